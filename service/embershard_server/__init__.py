@@ -1,0 +1,1 @@
+"""The gRPC front end of embershard, and the process around it."""

@@ -1,0 +1,81 @@
+"""Starts a rank: `python -m embershard_server`, also under torchrun; `embershard serve` is the same."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from embershard.errors import EmbershardError
+from embershard_server.options import parser
+
+if TYPE_CHECKING:
+    import argparse
+
+    from embershard.config import Config
+    from embershard.engine.base import Engine
+
+
+def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m embershard_server") -> int:
+    """Runs a rank until it leaves; returns the exit status."""
+    options = parser(prog).parse_args(arguments)
+    rank = os.environ.get("RANK", "0")
+    # The libraries below log pages at level info; the level asked for is that of our own loggers.
+    logging.basicConfig(level="WARNING", format=f"%(asctime)s %(levelname)s [rank {rank}] %(name)s: %(message)s")
+    for name in ("embershard", "embershard_server"):
+        logging.getLogger(name).setLevel(options.log_level.upper())
+    try:
+        status = _serve(options)
+    except EmbershardError as error:
+        print(f"embershard: {error}", file=sys.stderr)
+        status = 2
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if "WORLD_SIZE" in os.environ and status:
+        # Peers may be gone or stuck, and the process group's own end would wait for them.
+        os._exit(status)
+    return status
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from embershard.config import load_config
+
+    config = load_config(options.config)
+    from embershard_server.quiet import quieten
+
+    quieten()
+    from embershard_server.server import Server, make_engine
+
+    engine = make_engine(config)
+
+    async def run() -> int:
+        server = Server(engine, listen=options.listen, data_dir=options.data_dir)
+        return await server.run(lambda address, version: _announce(config, engine, address, version))
+
+    return asyncio.run(run())
+
+
+def _announce(config: Config, engine: Engine, address: str, version: int) -> None:
+    """Tells the operator what is served, and where."""
+    world, sizes = engine.world, engine.table_bytes()
+    lines = []
+    if world.rank == 0:
+        lines.append(f"collection {config.collection.name!r}, fingerprint {config.fingerprint()}, version {version}")
+        lines += [
+            f"  {table.name:<16} {table.rows:>13,} × {table.dim:<5} {table.dtype}  {table.ids.kind:<8} "
+            f"{sizes[table.name] / 2**20:>10,.1f} MiB  ← {', '.join(table.features)}"
+            for table in config.tables
+        ]
+        lines.append(f"  {sum(sizes.values()) / 2**20:,.1f} MiB of rows and optimizer state on {world.size} rank(s)")
+    lines.append(f"rank {world.rank} of {world.size} ({engine.name} engine) serves {address}")
+    if world.rank == 0:
+        feature = config.tables[0].features[0]
+        lines.append(f"try: embershard lookup --target {address} --ids {feature}=1,2,3")
+    print("\n".join(lines), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

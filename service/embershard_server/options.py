@@ -1,0 +1,54 @@
+"""The server's command line; every flag is also an environment variable."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+EXAMPLES = """\
+examples:
+  embershard serve --config shop.toml
+  embershard serve --config shop.toml --listen 127.0.0.1:50051 --data-dir state/
+  torchrun --nproc-per-node 4 -m embershard_server --config shop.toml --data-dir state/
+
+Under torchrun every rank has a front end, rank r on port + r, and the tables are cut row-wise over the ranks.
+On SIGTERM or Ctrl-C the server finishes the calls in flight, writes a snapshot and leaves.
+"""
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
+    """Describes the flags."""
+    made = argparse.ArgumentParser(
+        prog=prog,
+        description="Serves a collection of embedding tables over gRPC.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("--config", type=Path, **_or_environment("CONFIG"), help="the collection's TOML file (EMBERSHARD_CONFIG)")
+    add(
+        "--listen",
+        **_or_environment("LISTEN", "127.0.0.1:50051"),
+        metavar="HOST:PORT",
+        help="address of rank 0; rank r listens on PORT + r, with PORT 0 on any free one "
+        "(EMBERSHARD_LISTEN, default %(default)s)",
+    )
+    add(
+        "--data-dir",
+        type=Path,
+        **_or_environment("DATA_DIR", "state"),
+        help="holds the snapshots; the newest is loaded at start (EMBERSHARD_DATA_DIR, default %(default)s)",
+    )
+    add(
+        "--log-level",
+        choices=["debug", "info", "warning", "error"],
+        **_or_environment("LOG_LEVEL", "info"),
+        help="(EMBERSHARD_LOG_LEVEL, default %(default)s)",
+    )
+    return made
+
+
+def _or_environment(name: str, default: str | None = None) -> dict[str, str | bool | None]:
+    value = os.environ.get(f"EMBERSHARD_{name}", default)
+    return {"default": value, "required": value is None}

@@ -1,0 +1,18 @@
+"""Silences, by name and nothing broader, what the libraries below print at start and no operator can act on."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+
+def quieten() -> None:
+    """To be called before torch, FBGEMM or TorchRec is imported."""
+    for message in _MESSAGES:
+        warnings.filterwarnings("ignore", message=message)
+    logging.getLogger("torch.fx._symbolic_trace").addFilter(lambda record: "is_fx_tracing" not in record.getMessage())
+
+
+_MESSAGES = [
+    r"(?s).*Failed to import: fbgemm_gpu\.split_embedding_codegen_lookup_invokers",  # kernels of SSD tables, not here
+]

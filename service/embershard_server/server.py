@@ -1,0 +1,176 @@
+"""One rank's process: engine, ticker and front end; how they start, and how they leave together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from embershard.collection import Collection
+from embershard.engine.local import LocalEngine
+from embershard.engine.tick import Ticker
+from embershard.engine.world import SoloWorld, World
+from embershard.errors import ConfigError, InstallError, SnapshotError
+from embershard.store import snapshot
+from embershard_server.servicers import Servicers
+from embershard_server.streams import Streams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from embershard.config import Config
+    from embershard.engine.base import Engine
+
+logger = logging.getLogger(__name__)
+
+SERVICES = ("embershard.v1.EmbeddingService", "embershard.v1.AdminService")
+GRACE_S = 10.0
+"""Longest that calls in flight may take to finish when the server leaves."""
+HEADER_BYTES = 2**20
+"""What an answer may have around its vectors."""
+FAILED = 70
+"""Exit status of a rank whose engine failed: start it again (EX_SOFTWARE of sysexits.h)."""
+
+
+def make_engine(config: Config) -> Engine:
+    """The sharded engine under torchrun, else the local one.
+
+    Raises:
+        InstallError: the sharded engine needs TorchRec, and it isn't installed.
+        ConfigError: the tables don't fit into memory.
+    """
+    if "WORLD_SIZE" not in os.environ:
+        return LocalEngine(config, SoloWorld())
+    try:
+        from embershard.engine.torchrec import TorchRecEngine
+    except ImportError as error:
+        raise InstallError(
+            f"torchrun asks for the sharded engine, which needs TorchRec: {error}; `embershard doctor` says what to run"
+        ) from error
+    from embershard.engine.world import TorchWorld
+
+    return TorchRecEngine(config, TorchWorld(timeout_s=config.limits.group_timeout_s))
+
+
+class Server:
+    """One rank's front end and ticker around an engine."""
+
+    def __init__(self, engine: Engine, *, listen: str, data_dir: Path) -> None:
+        self._engine, self._config, self._world = engine, engine.config, engine.world
+        self._address = _address_of_rank(listen, self._world.rank)
+        self._snapshots = data_dir / "snapshots"
+        self._collection = Collection(engine.config)
+        self._loop = asyncio.get_running_loop()
+        self._leaving = asyncio.Event()
+        self._health = health.aio.HealthServicer()
+        self._status = 0
+
+    async def run(self, announce: Callable[[str, int], None]) -> int:
+        """Loads the newest snapshot, serves, and leaves with the group; returns the process's exit status.
+
+        `announce` is called with the address and version, once calls are answered.
+
+        Raises:
+            SnapshotError, FingerprintMismatch: the newest snapshot can't be used.
+            ConfigError: the address can't be listened on.
+        """
+        ticker = Ticker(
+            self._engine,
+            self._config.limits,
+            version=self._load(),
+            actions={"snapshot": self._save},
+            farewell=self._save_last,
+            asked_to_leave=lambda: self._from_thread(self._leaving.set),
+            lost=lambda error: self._from_thread(self._lose, error),
+        )
+        streams = Streams()
+        front, address = await self._open(Servicers(self._collection, self._engine, ticker, streams))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._leaving.set)
+        ticker.start()
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        announce(address, ticker.version)
+        await self._leaving.wait()
+        logger.info("leaving: calls in flight are finished")
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        ticker.leave(ready=False)
+        streams.end()
+        await front.stop(GRACE_S)
+        ticker.leave(ready=True)
+        await asyncio.to_thread(ticker.join)
+        if self._status != FAILED:
+            await asyncio.to_thread(self._world.leave)
+        return self._status
+
+    async def _open(self, servicers: Servicers) -> tuple[grpc.aio.Server, str]:
+        most = self._config.limits.message_bytes
+        front = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", most),
+                ("grpc.max_send_message_length", most + HEADER_BYTES),
+                # Without this, a second server on the same port would take every other call in silence.
+                ("grpc.so_reuseport", 0),
+            ]
+        )
+        front.add_generic_rpc_handlers(servicers.handlers())
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, front)
+        reflection.enable_server_reflection(
+            [*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME], front
+        )
+        host, _, port = self._address.rpartition(":")
+        try:
+            bound = front.add_insecure_port(self._address)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"can't listen on {self._address}: the port is in use, or the host isn't this machine's; "
+                "give another --listen HOST:PORT"
+            ) from error
+        await front.start()
+        return front, f"{host}:{bound or port}"
+
+    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for service in ("", *SERVICES):
+            await self._health.set(service, status)
+
+    def _load(self) -> int:
+        if not (found := snapshot.list_snapshots(self._snapshots)):
+            return 0
+        version = snapshot.load(self._engine, snapshot.open_snapshot(found[-1]))
+        logger.info("loaded %s", found[-1])
+        return version
+
+    def _save(self, version: int) -> snapshot.Snapshot:
+        return snapshot.save(self._engine, version, self._snapshots, kept=self._config.limits.snapshots_kept)
+
+    def _save_last(self, version: int) -> None:
+        try:
+            made = self._save(version)
+        except SnapshotError as error:
+            self._status = 1
+            logger.error("the last snapshot failed: %s", error)
+        else:
+            logger.info("wrote %s", made.path)
+
+    def _lose(self, error: Exception) -> None:
+        """The engine can't go on, and every rank ends: what callers wait for is already refused."""
+        self._status = FAILED
+        logger.error("the engine failed: all ranks end and must be started again", exc_info=error)
+        self._leaving.set()
+
+    def _from_thread(self, function: Callable[..., object], *arguments: object) -> None:
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+
+def _address_of_rank(listen: str, rank: int) -> str:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) + rank > 65535:
+        raise ConfigError(f"--listen {listen!r}: is not HOST:PORT with a port from 0 to {65535 - rank}")
+    return f"{host}:{int(port) + rank if int(port) else 0}"

@@ -1,0 +1,163 @@
+"""What each RPC does: decode, check, queue for the tick, encode."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+
+import embershard
+from embershard import codec
+from embershard.engine.jobs import ActionJob, Answer, Job, LookupJob, UpdateJob
+from embershard.errors import FingerprintMismatch, InvalidInput
+from embershard.v1 import embershard_pb2 as pb
+from embershard_server.status import Context, unary
+
+if TYPE_CHECKING:
+    from embershard.collection import Collection, Read
+    from embershard.engine.base import Engine
+    from embershard.engine.tick import Ticker
+    from embershard.store.snapshot import Snapshot
+    from embershard_server.streams import Streams
+
+_POOLING = {"none": pb.POOLING_NONE, "sum": pb.POOLING_SUM, "mean": pb.POOLING_MEAN}
+
+
+class Servicers:
+    """The RPCs of one front end."""
+
+    def __init__(self, collection: Collection, engine: Engine, ticker: Ticker, streams: Streams) -> None:
+        self._collection, self._config = collection, collection.config
+        self._engine, self._ticker, self._streams = engine, ticker, streams
+        self._fingerprint = self._config.fingerprint()
+        self._dims = {feature: table.dim for feature, table in collection.table_of.items()}
+        self._bytes = engine.table_bytes()
+
+    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """For a gRPC server. Answers of lookups are serialised by `codec`, so that these are not the generated ones."""
+        raw = _identity
+        return (
+            grpc.method_handlers_generic_handler(
+                "embershard.v1.EmbeddingService",
+                {
+                    "Describe": _unary(unary(self.describe), pb.DescribeRequest),
+                    "Lookup": _unary(unary(self.lookup), pb.LookupRequest, raw),
+                    "LookupStream": _stream(self._streams.of(self.lookup), pb.LookupRequest, raw),
+                    "Update": _unary(unary(self.update), pb.UpdateRequest),
+                    "UpdateStream": _stream(self._streams.of(self.update), pb.UpdateRequest),
+                },
+            ),
+            grpc.method_handlers_generic_handler(
+                "embershard.v1.AdminService",
+                {"Snapshot": _unary(unary(self.snapshot), pb.SnapshotRequest)},
+            ),
+        )
+
+    async def describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
+        """The collection as it is served."""
+        limits, world = self._config.limits, self._engine.world
+        return pb.DescribeResponse(
+            name=self._config.collection.name,
+            fingerprint=self._fingerprint,
+            version=self._ticker.version,
+            engine=self._engine.name,
+            world_size=world.size,
+            rank=world.rank,
+            tables=[self._table(name) for name in self._bytes],
+            limits=pb.Limits(message_bytes=limits.message_bytes, ids_per_request=limits.ids_per_request),
+            server_version=embershard.__version__,
+        )
+
+    def _table(self, name: str) -> pb.Table:
+        table = next(table for table in self._config.tables if table.name == name)
+        optimizer = self._config.optimizer_of(table)
+        return pb.Table(
+            name=name,
+            rows=table.rows,
+            dim=table.dim,
+            features=table.features,
+            pooling=_POOLING[table.pooling],
+            id_kind=table.ids.kind,
+            dtype=table.dtype,
+            optimizer=optimizer.kind,
+            learning_rate=optimizer.learning_rate,
+            bytes=self._bytes[name],
+        )
+
+    async def lookup(self, request: pb.LookupRequest, context: Context) -> bytes:
+        """Vectors for ids; returns a serialised LookupResponse."""
+        self._check_fingerprint(request.fingerprint)
+        if request.dtype not in codec.DTYPES:
+            raise InvalidInput(f"dtype {request.dtype} is unknown to this server; it has FLOAT32 and FLOAT16")
+        read = self._collection.read([codec.decode_batch(feature) for feature in request.features])
+        self._check_answer(read, request)
+        job = LookupJob(
+            read=read, ids=read.ids, min_version=request.min_version, with_provenance=request.with_provenance
+        )
+        answer: Answer = await self._do(job, context)
+        return codec.encode_answer(
+            [part.batch.feature for part in read.parts],
+            [_array(vectors, request.dtype) for vectors in answer.vectors],
+            answer.provenance,
+            answer.version,
+        )
+
+    async def update(self, request: pb.UpdateRequest, context: Context) -> pb.UpdateResponse:
+        """Gradients or values for ids."""
+        self._check_fingerprint(request.fingerprint)
+        change = self._collection.change([codec.decode_update(update, self._dims) for update in request.updates])
+        return pb.UpdateResponse(version=await self._do(UpdateJob(change=change, ids=change.ids), context))
+
+    async def snapshot(self, request: pb.SnapshotRequest, context: Context) -> pb.SnapshotResponse:
+        """A snapshot on the server's disk."""
+        made: Snapshot = await self._do(ActionJob(action="snapshot"), context)
+        return pb.SnapshotResponse(version=made.version, path=str(made.path), bytes=made.bytes)
+
+    async def _do(self, job: Job, context: Context) -> Any:
+        """Queues a job, with the caller's deadline or the configured wait; a caller that goes away cancels it."""
+        remaining_s = context.time_remaining()
+        wait_s = self._config.limits.wait_ms / 1000 if remaining_s is None else remaining_s
+        job.deadline = time.monotonic() + wait_s
+        return await asyncio.wrap_future(self._ticker.submit(job))
+
+    def _check_fingerprint(self, expected: str) -> None:
+        if expected and expected != self._fingerprint:
+            raise FingerprintMismatch(
+                f"this is collection {self._config.collection.name!r} with fingerprint {self._fingerprint}, and the "
+                f"request expects {expected!r}: the tables, id kinds or seeds differ; Describe tells what is here"
+            )
+
+    def _check_answer(self, read: Read, request: pb.LookupRequest) -> None:
+        size = codec.answer_bytes([(part.outputs, part.table.dim) for part in read.parts], request.dtype)
+        most = self._config.limits.message_bytes
+        if size > most:
+            raise InvalidInput(
+                f"the answer would have {size:,} bytes, more than limits.message_bytes = {most:,}; ask for fewer ids "
+                "at once"
+            )
+
+
+def _array(vectors_ND: Any, dtype: int) -> Any:
+    # A float16 has no number above 65,504: larger ones become infinite, as IEEE 754 says.
+    with np.errstate(over="ignore"):
+        return vectors_ND.cpu().numpy().astype(codec.DTYPES[dtype], copy=False)
+
+
+def _identity(message: bytes) -> bytes:
+    return message
+
+
+def _serialise(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def _unary(handler: Any, request: Any, serialise: Any = _serialise) -> Any:
+    return grpc.unary_unary_rpc_method_handler(handler, request.FromString, serialise)
+
+
+def _stream(handler: Any, request: Any, serialise: Any = _serialise) -> Any:
+    return grpc.stream_stream_rpc_method_handler(handler, request.FromString, serialise)

@@ -1,0 +1,44 @@
+"""Errors become gRPC status at the edge: here, and nowhere else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from embershard.errors import STATUS_BY_ERROR, EmbershardError
+
+logger = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext
+"""What gRPC knows of a call."""
+
+DEFECT = "a defect of embershard, logged on the server; nothing more is known to be wrong with the request"
+
+
+def unary(method: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
+    """Wraps a handler of single messages."""
+
+    async def handle(request: Any, context: Context) -> Any:
+        try:
+            return await method(request, context)
+        except Exception as error:
+            await abort(context, error)
+
+    return handle
+
+
+async def abort(context: Context, error: Exception, prefix: str = "") -> NoReturn:
+    """Ends a call with the status of an error; what isn't one of ours is logged, and told as a defect."""
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if isinstance(error, EmbershardError):
+        code, details = grpc.StatusCode[STATUS_BY_ERROR[type(error)]], str(error)
+    else:
+        logger.error("a request met a defect", exc_info=error)
+        code, details = grpc.StatusCode.INTERNAL, DEFECT
+    await context.abort(code, prefix + details)
+    raise AssertionError("abort raises")

@@ -1,0 +1,46 @@
+"""embershard: learned lookup tables for recommenders, sharded row-wise, served over gRPC.
+
+This package is light: the client needs numpy, grpcio and protobuf, and importing it never imports torch.
+"""
+
+from importlib.metadata import version as _version
+
+from embershard.client import AsyncClient, Client
+from embershard.errors import (
+    AccessDenied,
+    ConfigError,
+    DeadlineExceeded,
+    EmbershardError,
+    FingerprintMismatch,
+    InstallError,
+    InternalError,
+    InvalidInput,
+    Overloaded,
+    SnapshotError,
+    Unavailable,
+    Unsupported,
+)
+from embershard.types import FeatureBatch, Provenance, Rows
+
+__version__ = _version("embershard")
+
+__all__ = [
+    "AccessDenied",
+    "AsyncClient",
+    "Client",
+    "ConfigError",
+    "DeadlineExceeded",
+    "EmbershardError",
+    "FeatureBatch",
+    "FingerprintMismatch",
+    "InstallError",
+    "InternalError",
+    "InvalidInput",
+    "Overloaded",
+    "Provenance",
+    "Rows",
+    "SnapshotError",
+    "Unavailable",
+    "Unsupported",
+    "__version__",
+]

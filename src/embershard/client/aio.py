@@ -1,0 +1,136 @@
+"""The client for asyncio: the same calls as `Client`, awaited."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+import grpc.aio
+
+from embershard import codec
+from embershard.client.wire import (
+    MESSAGE_BYTES,
+    TIMEOUT_S,
+    Features,
+    channel_options,
+    lookup_request,
+    translated_errors,
+    update_request,
+)
+from embershard.types import Rows
+from embershard.v1 import embershard_pb2 as pb
+from embershard.v1 import embershard_pb2_grpc as rpc
+
+
+class AsyncClient:
+    """A connection to one front end, for one event loop; see `Client` for what each call means.
+
+    async with AsyncClient("127.0.0.1:50051") as client:
+        rows = await client.lookup({"user_id": [3, 5]})
+    """
+
+    def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S, message_bytes: int = MESSAGE_BYTES) -> None:
+        self.target = target
+        self._timeout_s = timeout_s
+        self._channel = grpc.aio.insecure_channel(target, options=channel_options(message_bytes))
+        self._embedding = rpc.EmbeddingServiceStub(self._channel)
+        self._admin = rpc.AdminServiceStub(self._channel)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the connection."""
+        await self._channel.close()
+
+    async def wait_ready(self, timeout_s: float = 60.0) -> pb.DescribeResponse:
+        """Waits until the service answers, and returns its description; DeadlineExceeded if it doesn't in time."""
+        return await self._call(self._embedding.Describe, pb.DescribeRequest(), timeout_s, wait_for_ready=True)
+
+    async def describe(self, *, timeout_s: float | None = None) -> pb.DescribeResponse:
+        """The collection: tables, features, fingerprint, version, limits."""
+        return await self._call(self._embedding.Describe, pb.DescribeRequest(), timeout_s)
+
+    async def lookup(
+        self,
+        features: Features,
+        *,
+        dtype: str = "float32",
+        min_version: int = 0,
+        fingerprint: str = "",
+        with_provenance: bool = False,
+        timeout_s: float | None = None,
+    ) -> Rows:
+        """As `Client.lookup`."""
+        request = lookup_request(
+            features, dtype=dtype, min_version=min_version, fingerprint=fingerprint, with_provenance=with_provenance
+        )
+        return codec.decode_answer(await self._call(self._embedding.Lookup, request, timeout_s), request.dtype)
+
+    async def update(
+        self,
+        features: Features,
+        *,
+        gradients: Mapping[str, object],
+        fingerprint: str = "",
+        timeout_s: float | None = None,
+    ) -> int:
+        """As `Client.update`."""
+        request = update_request(features, gradients=gradients, fingerprint=fingerprint)
+        return int((await self._call(self._embedding.Update, request, timeout_s)).version)
+
+    async def assign(
+        self,
+        features: Features,
+        *,
+        values: Mapping[str, object],
+        fingerprint: str = "",
+        timeout_s: float | None = None,
+    ) -> int:
+        """As `Client.assign`."""
+        request = update_request(features, values=values, fingerprint=fingerprint)
+        return int((await self._call(self._embedding.Update, request, timeout_s)).version)
+
+    async def lookup_stream(self, requests: AsyncIterable[Features], *, dtype: str = "float32") -> AsyncIterator[Rows]:
+        """As `Client.lookup_stream`."""
+        messages = (lookup_request(features, dtype=dtype) async for features in requests)
+        async for answer in self._stream(self._embedding.LookupStream, messages):
+            yield codec.decode_answer(answer, codec.DTYPE_BY_NAME[dtype])
+
+    async def update_stream(
+        self, requests: AsyncIterable[tuple[Features, Mapping[str, object]]]
+    ) -> AsyncIterator[int]:
+        """As `Client.update_stream`."""
+        messages = (update_request(features, gradients=gradients) async for features, gradients in requests)
+        async for response in self._stream(self._embedding.UpdateStream, messages):
+            yield int(response.version)
+
+    async def snapshot(self, *, timeout_s: float = 600.0) -> pb.SnapshotResponse:
+        """As `Client.snapshot`."""
+        return await self._call(self._admin.Snapshot, pb.SnapshotRequest(), timeout_s)
+
+    async def _call(self, method: Callable[..., Any], request: Any, timeout_s: float | None, **options: Any) -> Any:
+        with translated_errors(self.target):
+            return await method(request, timeout=self._timeout_s if timeout_s is None else timeout_s, **options)
+
+    async def _stream(self, method: Callable[..., Any], messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        failures: list[Exception] = []
+
+        async def until_failure() -> AsyncIterator[Any]:
+            try:
+                async for message in messages:
+                    yield message
+            except Exception as error:  # raised below: gRPC reads this in a task of its own, and would hide why
+                failures.append(error)
+
+        with translated_errors(self.target):
+            async for response in method(until_failure()):
+                yield response
+        if failures:
+            raise failures[0]

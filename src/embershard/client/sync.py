@@ -1,0 +1,152 @@
+"""The client for ordinary code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+
+from embershard import codec
+from embershard.client.wire import (
+    MESSAGE_BYTES,
+    TIMEOUT_S,
+    Features,
+    channel_options,
+    lookup_request,
+    translated_errors,
+    update_request,
+)
+from embershard.types import Rows
+from embershard.v1 import embershard_pb2 as pb
+from embershard.v1 import embershard_pb2_grpc as rpc
+
+_Sent = TypeVar("_Sent")
+
+
+class Client:
+    """A connection to one front end; safe to share between threads.
+
+        with Client("127.0.0.1:50051") as client:
+            rows = client.lookup({"user_id": [3, 5], "genres": (genres, lengths)})
+            version = client.update({"user_id": [3, 5]}, gradients={"user_id": gradients_ND})
+
+    `timeout_s` is the deadline of each call that doesn't give its own. Errors are those of `embershard.errors`.
+    """
+
+    def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S, message_bytes: int = MESSAGE_BYTES) -> None:
+        self.target = target
+        self._timeout_s = timeout_s
+        self._channel = grpc.insecure_channel(target, options=channel_options(message_bytes))
+        self._embedding = rpc.EmbeddingServiceStub(self._channel)
+        self._admin = rpc.AdminServiceStub(self._channel)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._channel.close()
+
+    def wait_ready(self, timeout_s: float = 60.0) -> pb.DescribeResponse:
+        """Waits until the service answers, and returns its description; DeadlineExceeded if it doesn't in time."""
+        return self._call(self._embedding.Describe, pb.DescribeRequest(), timeout_s, wait_for_ready=True)
+
+    def describe(self, *, timeout_s: float | None = None) -> pb.DescribeResponse:
+        """The collection: tables, features, fingerprint, version, limits."""
+        return self._call(self._embedding.Describe, pb.DescribeRequest(), timeout_s)
+
+    def lookup(
+        self,
+        features: Features,
+        *,
+        dtype: str = "float32",
+        min_version: int = 0,
+        fingerprint: str = "",
+        with_provenance: bool = False,
+        timeout_s: float | None = None,
+    ) -> Rows:
+        """The vectors of ids: {feature: [ids, or examples if pooled, dim]} of `dtype` float32 or float16.
+
+        `min_version` waits for a version, so that you read your own writes; `fingerprint` refuses another collection;
+        `with_provenance` tells for each id where its vector comes from (`Provenance`).
+        """
+        request = lookup_request(
+            features, dtype=dtype, min_version=min_version, fingerprint=fingerprint, with_provenance=with_provenance
+        )
+        return codec.decode_answer(self._call(self._embedding.Lookup, request, timeout_s), request.dtype)
+
+    def update(
+        self,
+        features: Features,
+        *,
+        gradients: Mapping[str, object],
+        fingerprint: str = "",
+        timeout_s: float | None = None,
+    ) -> int:
+        """Applies gradients, each of the shape that `lookup` answers for the same ids; returns the version made.
+
+        All of it is applied, or nothing. If the connection breaks, it isn't sent again: it may have been applied.
+        """
+        request = update_request(features, gradients=gradients, fingerprint=fingerprint)
+        return int(self._call(self._embedding.Update, request, timeout_s).version)
+
+    def assign(
+        self,
+        features: Features,
+        *,
+        values: Mapping[str, object],
+        fingerprint: str = "",
+        timeout_s: float | None = None,
+    ) -> int:
+        """Overwrites rows, one [dim] vector an id, in tables of direct ids; returns the version made.
+
+        Of an id that is given twice, the last values stay. Optimizer state isn't touched.
+        """
+        request = update_request(features, values=values, fingerprint=fingerprint)
+        return int(self._call(self._embedding.Update, request, timeout_s).version)
+
+    def lookup_stream(self, requests: Iterable[Features], *, dtype: str = "float32") -> Iterator[Rows]:
+        """Many lookups on one stream, cheaper a call than `lookup`; answers come in order."""
+        messages = (lookup_request(features, dtype=dtype) for features in requests)
+        for answer in self._stream(self._embedding.LookupStream, messages):
+            yield codec.decode_answer(answer, codec.DTYPE_BY_NAME[dtype])
+
+    def update_stream(self, requests: Iterable[tuple[Features, Mapping[str, object]]]) -> Iterator[int]:
+        """Many `(features, gradients)` on one stream, applied one after the other; yields the version of each."""
+        messages = (update_request(features, gradients=gradients) for features, gradients in requests)
+        for response in self._stream(self._embedding.UpdateStream, messages):
+            yield int(response.version)
+
+    def snapshot(self, *, timeout_s: float = 600.0) -> pb.SnapshotResponse:
+        """Has the server write a snapshot; returns its version, path on the server, and size."""
+        return self._call(self._admin.Snapshot, pb.SnapshotRequest(), timeout_s)
+
+    def _call(self, method: Callable[..., Any], request: Any, timeout_s: float | None, **options: Any) -> Any:
+        with translated_errors(self.target):
+            return method(request, timeout=self._timeout_s if timeout_s is None else timeout_s, **options)
+
+    def _stream(self, method: Callable[..., Any], messages: Iterator[Any]) -> Iterator[Any]:
+        failures: list[Exception] = []
+        with translated_errors(self.target):
+            call = method(_until_failure(messages, failures))
+            try:
+                yield from call
+            finally:
+                call.cancel()  # no effect on a stream that has ended; ends one whose reader has left
+        if failures:
+            raise failures[0]
+
+
+def _until_failure(messages: Iterator[_Sent], failures: list[Exception]) -> Iterator[_Sent]:
+    """Ends the stream where building a message fails: gRPC reads this on a thread of its own, and would hide why."""
+    try:
+        yield from messages
+    except Exception as error:
+        failures.append(error)

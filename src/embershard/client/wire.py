@@ -1,0 +1,96 @@
+"""What both clients share, which is everything but the waiting: requests, channel options, errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from embershard import codec
+from embershard.errors import ERROR_BY_STATUS, InternalError, InvalidInput, Unavailable
+from embershard.types import FeatureBatch, updates_of
+from embershard.v1 import embershard_pb2 as pb
+
+Features = Mapping[str, object]
+"""{feature: ids}, {feature: (ids, lengths)} or {feature: (ids, lengths, weights)}; see `FeatureBatch.of`."""
+
+TIMEOUT_S = 10.0
+"""Deadline of a call that doesn't give its own."""
+MESSAGE_BYTES = 64 * 2**20
+"""Largest message, either way; the server has a limit of its own."""
+
+_RETRY = {
+    "maxAttempts": 5,
+    "initialBackoff": "0.1s",
+    "maxBackoff": "2s",
+    "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE"],
+}
+_REPEATABLE = ("Describe", "Lookup")
+"""Calls that gRPC repeats with backoff while the service is unavailable: they change nothing. It repeats an Update only
+where it knows that the server never saw it."""
+
+
+def channel_options(message_bytes: int) -> list[tuple[str, Any]]:
+    """Options of a channel to the service."""
+    names = [{"service": "embershard.v1.EmbeddingService", "method": method} for method in _REPEATABLE]
+    return [
+        ("grpc.max_receive_message_length", message_bytes),
+        ("grpc.max_send_message_length", message_bytes),
+        ("grpc.service_config", json.dumps({"methodConfig": [{"name": names, "retryPolicy": _RETRY}]})),
+    ]
+
+
+def lookup_request(
+    features: Features,
+    *,
+    dtype: str = "float32",
+    min_version: int = 0,
+    fingerprint: str = "",
+    with_provenance: bool = False,
+) -> pb.LookupRequest:
+    """Checks what the user gave, and builds the message.
+
+    Raises:
+        InvalidInput: before anything is sent.
+    """
+    if dtype not in codec.DTYPE_BY_NAME:
+        raise InvalidInput(f"dtype {dtype!r} is not one of {', '.join(codec.DTYPE_BY_NAME)}")
+    return pb.LookupRequest(
+        features=[codec.encode_batch(FeatureBatch.of(feature, ids)) for feature, ids in features.items()],
+        dtype=codec.DTYPE_BY_NAME[dtype],
+        min_version=min_version,
+        fingerprint=fingerprint,
+        with_provenance=with_provenance,
+    )
+
+
+def update_request(
+    features: Features,
+    *,
+    gradients: Mapping[str, object] | None = None,
+    values: Mapping[str, object] | None = None,
+    fingerprint: str = "",
+) -> pb.UpdateRequest:
+    """Checks what the user gave, and builds the message.
+
+    Raises:
+        InvalidInput: before anything is sent.
+    """
+    updates = updates_of(features, gradients=gradients, values=values)
+    return pb.UpdateRequest(updates=[codec.encode_update(update) for update in updates], fingerprint=fingerprint)
+
+
+@contextmanager
+def translated_errors(target: str) -> Iterator[None]:
+    """Raises an error of `embershard.errors` for every status that a call may end with."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        status = error.code().name  # type: ignore[attr-defined]  # every call's error has a code
+        details = error.details() or status  # type: ignore[attr-defined]
+        kind = ERROR_BY_STATUS.get(status, Unavailable if status == "CANCELLED" else InternalError)
+        raise kind(f"{target}: {details}") from error

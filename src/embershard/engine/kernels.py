@@ -1,0 +1,33 @@
+"""What both engines ask of FBGEMM's optimizers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+
+if TYPE_CHECKING:
+    from embershard.engine.placement import Group
+
+_OPTIMIZERS = {
+    "sgd": EmbOptimType.EXACT_SGD,
+    "adagrad": EmbOptimType.EXACT_ADAGRAD,
+    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+}
+
+
+def optimizer_arguments(group: Group) -> dict[str, Any]:
+    """Arguments of a fused optimizer that moves the group's rows exactly as its configuration says.
+
+    Row-wise Adagrad adds the mean of a row's squared gradient to its state, and the kernel divides by the padded dim.
+    With p = dim / padded dim, its state is p times the true one; scaling learning rate and eps by √p cancels that in
+    every step: √p·lr·g / (√(p·s) + √p·eps) = lr·g / (√s + eps).
+    """
+    spec = group.optimizer
+    scale = (group.dim / group.kernel_dim) ** 0.5 if spec.kind == "rowwise_adagrad" else 1.0
+    return {
+        "optimizer": _OPTIMIZERS[spec.kind],
+        "learning_rate": spec.learning_rate * scale,
+        "eps": spec.eps * scale,
+        "stochastic_rounding": False,
+    }

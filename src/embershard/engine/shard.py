@@ -1,0 +1,57 @@
+"""One rank's share of one group: rows, optimizer state, and which rows an update has reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from embershard.engine.initial import fill_initial
+
+if TYPE_CHECKING:
+    from embershard.engine.placement import Group
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Shard:
+    """Live tensors; kernels change them in place."""
+
+    group: Group
+    """What is stacked here."""
+    rank: int
+    """Whose share it is."""
+    weight: Tensor
+    """[block_rows, kernel_dim] of the group's dtype; columns past the group's dim are zeros and stay so."""
+    state: Tensor | None
+    """float32 sums of squares, [block_rows] or [block_rows, kernel_dim]; None for sgd."""
+    trained: Tensor
+    """uint8 [block_rows]: 1 once an update has reached the row."""
+
+    def initialise(self, seed: int) -> None:
+        """Every row as it is before any update; `seed` is the collection's."""
+        self.weight.zero_()
+        self.trained.zero_()
+        if self.state is not None:
+            self.state.zero_()
+        for slot in self.group.slots.values():
+            start, _ = slot.held(self.rank)
+            view = self.weight[slot.local(self.rank), : self.group.dim]
+            fill_initial(view, slot.table, seed, start)
+
+    def write(self, local_M: Tensor, values_MD: Tensor) -> None:
+        """Overwrites rows of this shard with [M, kernel_dim], each at most once; optimizer state stays."""
+        self.weight.index_copy_(0, local_M, values_MD.to(self.weight))
+        self.mark(local_M)
+
+    def mark(self, local_M: Tensor) -> None:
+        """Notes that an update has reached these rows."""
+        self.trained.index_fill_(0, local_M, 1)
+
+    def tensors(self, table: str) -> dict[str, Tensor]:
+        """Views of one table's rows on this rank: `weight` [n, D], `sum` [n] or [n, D] if any, `trained` [n]."""
+        local = self.group.slots[table].local(self.rank)
+        views = {"weight": self.weight[local, : self.group.dim], "trained": self.trained[local]}
+        if self.state is not None:
+            views["sum"] = self.state[local] if self.state.ndim == 1 else self.state[local, : self.group.dim]
+        return views

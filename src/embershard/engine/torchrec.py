@@ -1,0 +1,144 @@
+"""The sharded engine: TorchRec's EmbeddingCollection, row-wise over the ranks, with all-to-all gathers.
+
+A group is one TorchRec table with one feature; a rank's rows of a tick are one jagged sequence of it, so that ranks
+may bring any number of rows, also none. TorchRec routes them to their owners, and the way back of autograd brings the
+gradients there, to the fused optimizer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torchrec import EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
+from torchrec.distributed.comm_ops import set_gradient_division
+from torchrec.distributed.embedding import EmbeddingCollectionSharder, ShardedEmbeddingCollection
+from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise
+from torchrec.distributed.types import ShardingEnv
+from torchrec.modules.embedding_configs import DataType
+
+from embershard.collection import last_of_each
+from embershard.config import Config
+from embershard.engine.base import Engine
+from embershard.engine.kernels import optimizer_arguments
+from embershard.engine.placement import Group
+from embershard.engine.shard import Shard
+from embershard.engine.world import World
+
+_FEATURE = "rows"
+_DTYPES = {torch.float32: DataType.FP32, torch.float16: DataType.FP16}
+
+
+class TorchRecEngine(Engine):
+    """Every row on the rank that owns it; at any world size."""
+
+    name = "torchrec"
+
+    def __init__(self, config: Config, world: World) -> None:
+        self._modules: dict[str, ShardedEmbeddingCollection] = {}
+        # The gradients of all ranks are summed, as they are in one process, and not averaged.
+        set_gradient_division(False)
+        super().__init__(config, world)
+
+    def _make_shard(self, group: Group) -> Shard:
+        module = _sharded(group, self.world)
+        self._modules[group.name] = module
+        key = f"embeddings.{group.name}.weight"
+        weight = module.state_dict()[key].local_shards()[0].tensor.detach()
+        states = module.fused_optimizer.state_dict()["state"][key]
+        momentum = states.get(f"{group.name}.momentum1") if group.state_shape is not None else None
+        return Shard(
+            group=group,
+            rank=self.world.rank,
+            weight=weight,
+            state=None if momentum is None else momentum.local_shards()[0].tensor,
+            trained=torch.zeros(group.block_rows, dtype=torch.uint8, device=self.world.device),
+        )
+
+    def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
+        with torch.no_grad():
+            vectors, _ = self._forward(group, physical_M)
+        return vectors
+
+    def _apply(self, group: Group, physical_M: Tensor, gradients_MD: Tensor) -> None:
+        vectors, local_M = self._forward(group, physical_M)
+        vectors.backward(gradients_MD)
+        self.shards[group.name].mark(local_M)
+
+    def _forward(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows this rank asked for [M, kernel_dim], and the rows of its shard that any rank asked for."""
+        module = self._modules[group.name]
+        lengths = torch.tensor([len(physical_M)], dtype=torch.int32, device=physical_M.device)
+        asked = KeyedJaggedTensor(keys=[_FEATURE], values=physical_M, lengths=lengths)
+        context = module.create_context()
+        arrived = module.input_dist(context, asked).wait().wait()
+        answered = module.compute_and_output_dist(context, arrived).wait()
+        return answered[_FEATURE].values(), torch.cat([features.values() for features in arrived])
+
+    def _write(self, group: Group, physical_M: Tensor, values_MD: Tensor) -> None:
+        order, sent = _by_owner(group, physical_M)
+        received = _exchange_counts(sent)
+        rows = last_of_each(
+            group.on_rank(_exchange(physical_M[order], sent, received)),
+            _exchange(values_MD[order], sent, received),
+        )
+        self.shards[group.name].write(*rows)
+
+    def _trained(self, group: Group, physical_M: Tensor) -> Tensor:
+        order, sent = _by_owner(group, physical_M)
+        received = _exchange_counts(sent)
+        asked = group.on_rank(_exchange(physical_M[order], sent, received))
+        answers = _exchange(self.shards[group.name].trained[asked], received, sent)
+        flags_M = torch.empty_like(answers)
+        flags_M[order] = answers
+        return flags_M.bool()
+
+
+def _sharded(group: Group, world: World) -> ShardedEmbeddingCollection:
+    """One TorchRec table, cut row-wise; made on the meta device, so that no rank ever holds the whole of it."""
+    whole = EmbeddingCollection(
+        tables=[
+            EmbeddingConfig(
+                name=group.name,
+                num_embeddings=group.rows,
+                embedding_dim=group.kernel_dim,
+                feature_names=[_FEATURE],
+                data_type=_DTYPES[group.dtype],
+            )
+        ],
+        device=torch.device("meta"),
+    )
+    sharder = EmbeddingCollectionSharder(fused_params=optimizer_arguments(group))
+    plan = construct_module_sharding_plan(
+        whole,
+        {group.name: row_wise(compute_kernel="fused")},
+        sharder=sharder,
+        local_size=world.local_size,
+        world_size=world.size,
+        device_type=world.device.type,
+    )
+    environment = ShardingEnv.from_process_group(dist.group.WORLD)
+    return sharder.shard(whole, plan, environment, world.device)
+
+
+def _by_owner(group: Group, physical_M: Tensor) -> tuple[Tensor, list[int]]:
+    """An order of the rows by owning rank, and how many go to each."""
+    owner_M = group.owner(physical_M)
+    counts = torch.bincount(owner_M, minlength=group.world_size).tolist()
+    return torch.argsort(owner_M, stable=True), counts
+
+
+def _exchange_counts(sent: list[int]) -> list[int]:
+    counts = torch.tensor(sent)
+    received = torch.empty_like(counts)
+    dist.all_to_all_single(received, counts)
+    return received.tolist()
+
+
+def _exchange(items: Tensor, sent: list[int], received: list[int]) -> Tensor:
+    """Sends `sent[r]` consecutive items to rank r; returns what came, in the order of the ranks."""
+    arrived: Any = items.new_empty(sum(received), *items.shape[1:])
+    dist.all_to_all_single(arrived, items.contiguous(), received, sent)
+    return arrived

@@ -1,0 +1,101 @@
+"""Every error that embershard raises on purpose, and the one table between errors and gRPC status.
+
+EmbershardError
+├── InvalidInput          INVALID_ARGUMENT     the caller's data is wrong: nothing was changed
+├── FingerprintMismatch   FAILED_PRECONDITION  the data belongs to another collection
+├── Overloaded            RESOURCE_EXHAUSTED   a bound was reached: send less, or later
+├── DeadlineExceeded      DEADLINE_EXCEEDED    time ran out before the work began: it was dropped
+├── Unavailable           UNAVAILABLE          starting, stopping or unreachable: try again
+├── AccessDenied          PERMISSION_DENIED    the caller may not do this
+├── Unsupported           UNIMPLEMENTED        the server doesn't know this call
+├── SnapshotError         DATA_LOSS            a snapshot can't be written, read or trusted
+├── ConfigError           (never on the wire)  the configuration is wrong
+├── InstallError          (never on the wire)  a package is missing or doesn't belong to the others
+└── InternalError         INTERNAL             a defect of embershard: please report it
+
+A message says what is wrong, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ERROR_BY_STATUS",
+    "STATUS_BY_ERROR",
+    "AccessDenied",
+    "ConfigError",
+    "DeadlineExceeded",
+    "EmbershardError",
+    "FingerprintMismatch",
+    "InstallError",
+    "InternalError",
+    "InvalidInput",
+    "Overloaded",
+    "SnapshotError",
+    "Unavailable",
+    "Unsupported",
+]
+
+
+class EmbershardError(Exception):
+    """The root: catch this to catch everything that embershard raises on purpose."""
+
+
+class InvalidInput(EmbershardError, ValueError):
+    """The caller's data is wrong; nothing was changed."""
+
+
+class FingerprintMismatch(EmbershardError):
+    """The data, client or snapshot belongs to another collection."""
+
+
+class Overloaded(EmbershardError):
+    """A bound of the configuration was reached: send less, or later."""
+
+
+class DeadlineExceeded(EmbershardError, TimeoutError):
+    """Time ran out before the work began; it was dropped."""
+
+
+class Unavailable(EmbershardError, ConnectionError):
+    """The service is starting, stopping or unreachable; a later try may succeed."""
+
+
+class AccessDenied(EmbershardError):
+    """The caller may not do this."""
+
+
+class Unsupported(EmbershardError):
+    """The server doesn't know this call: is it older than the client?"""
+
+
+class SnapshotError(EmbershardError):
+    """A snapshot can't be written, read or trusted."""
+
+
+class ConfigError(EmbershardError, ValueError):
+    """The configuration is wrong."""
+
+
+class InstallError(EmbershardError, ImportError):
+    """A package is missing, or its version doesn't belong to the others."""
+
+
+class InternalError(EmbershardError):
+    """A defect of embershard itself."""
+
+
+STATUS_BY_ERROR: dict[type[EmbershardError], str] = {
+    InvalidInput: "INVALID_ARGUMENT",
+    FingerprintMismatch: "FAILED_PRECONDITION",
+    Overloaded: "RESOURCE_EXHAUSTED",
+    DeadlineExceeded: "DEADLINE_EXCEEDED",
+    Unavailable: "UNAVAILABLE",
+    AccessDenied: "PERMISSION_DENIED",
+    Unsupported: "UNIMPLEMENTED",
+    SnapshotError: "DATA_LOSS",
+    InternalError: "INTERNAL",
+}
+"""The one table from error to the name of a gRPC status code."""
+
+ERROR_BY_STATUS: dict[str, type[EmbershardError]] = {status: error for error, status in STATUS_BY_ERROR.items()}
+"""The same table, the way back: what a client raises for a status."""

@@ -1,0 +1,226 @@
+"""The few shapes of data that cross module borders; numpy only.
+
+Shape suffixes of array names, here and everywhere:
+
+    N  ids of one feature in a batch        B  examples (bags) in a batch
+    M  rows to gather                       D  dim of a table
+    K  hashes per id
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from embershard.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MAX_IDS: Final = 2**31 - 1
+"""Ids of one feature in one batch: lengths are int32, so that is what they may sum to."""
+
+
+class Provenance:
+    """Where the vector of an id came from; the values of the wire's `Provenance`."""
+
+    OWN_ROW: Final = 1
+    FALLBACK: Final = 2
+    PADDING: Final = 3
+    UNTRAINED: Final = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FeatureBatch:
+    """The ids of one feature for a batch of examples, checked on construction.
+
+    Raises:
+        InvalidInput: lengths that are negative or don't add up, weights that are not finite or not one per id.
+    """
+
+    feature: str
+    """The feature's name."""
+    ids: NDArray[np.int64] | Sequence[str]
+    """int64 [N], or N strings."""
+    lengths: NDArray[np.int32] | None = None
+    """int32 [B], ids per example; None: one id per example."""
+    weights: NDArray[np.float32] | None = None
+    """float32 [N]; None: all 1."""
+
+    def __post_init__(self) -> None:
+        if len(self.ids) > MAX_IDS:
+            raise InvalidInput(f"feature {self.feature!r}: {len(self.ids):,} ids are more than {MAX_IDS:,}")
+        if self.lengths is not None:
+            self._check_lengths(self.lengths)
+        if self.weights is not None:
+            self._check_weights(self.weights)
+
+    def _check_lengths(self, lengths_B: NDArray[np.int32]) -> None:
+        if lengths_B.size and lengths_B.min() < 0:
+            at = int(np.argmax(lengths_B < 0))
+            raise InvalidInput(f"feature {self.feature!r}: lengths[{at}] = {lengths_B[at]} is negative")
+        total = int(lengths_B.sum(dtype=np.int64))
+        if total != len(self.ids):
+            raise InvalidInput(
+                f"feature {self.feature!r}: lengths add up to {total:,}, but there are {len(self.ids):,} ids"
+            )
+
+    def _check_weights(self, weights_N: NDArray[np.float32]) -> None:
+        if len(weights_N) != len(self.ids):
+            raise InvalidInput(f"feature {self.feature!r}: {len(weights_N):,} weights for {len(self.ids):,} ids")
+        check_finite(weights_N, f"feature {self.feature!r}: weights")
+
+    @classmethod
+    def of(cls, feature: str, value: object) -> FeatureBatch:
+        """Takes what a user has at hand: `ids`, `(ids, lengths)` or `(ids, lengths, weights)`.
+
+        Ids are any array-like of int64 or uint64 (by two's complement), or a sequence of strings.
+        `lengths` may be None: one id per example.
+        """
+        ids, lengths, weights = value, None, None
+        if isinstance(value, tuple):
+            if not 2 <= len(value) <= 3:
+                raise InvalidInput(f"feature {feature!r}: a tuple is (ids, lengths) or (ids, lengths, weights)")
+            ids, lengths, weights = (*value, None)[:3]
+        return cls(
+            feature=feature,
+            ids=_ids(feature, ids),
+            lengths=None if lengths is None else _integers(feature, "lengths", lengths, np.int32),
+            weights=None if weights is None else _floats(f"feature {feature!r}: weights", weights, 1),
+        )
+
+    @property
+    def examples(self) -> int:
+        """B: the number of examples."""
+        return len(self.ids) if self.lengths is None else len(self.lengths)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FeatureUpdate:
+    """One feature's share of an update: gradients or values, never both.
+
+    Raises:
+        InvalidInput: neither or both given, or numbers that are not finite.
+    """
+
+    batch: FeatureBatch
+    """The ids that are changed."""
+    gradients: NDArray[np.float32] | None = None
+    """float32 [N or B, D], the shape that a lookup of the same batch answers."""
+    values: NDArray[np.float32] | None = None
+    """float32 [N, D]: overwrite the rows of these ids."""
+
+    def __post_init__(self) -> None:
+        if (self.gradients is None) == (self.values is None):
+            raise InvalidInput(f"feature {self.batch.feature!r}: give gradients or values, one of the two")
+        for name in ("gradients", "values"):
+            if (given := getattr(self, name)) is not None:
+                check_finite(given, f"feature {self.batch.feature!r}: {name}")
+
+
+class Rows(dict[str, "NDArray[np.floating[Any]]"]):
+    """What a lookup answers: {feature: [N or B, D]}, with the version that was read.
+
+    The arrays are views of the received bytes, so they are read-only: `.copy()` one to change it.
+    """
+
+    version: int
+    """The updates up to and including this one were seen, and no other."""
+    provenance: dict[str, NDArray[np.uint8]]
+    """{feature: uint8 [N]}, see `Provenance`; empty unless asked for."""
+
+    def __init__(
+        self,
+        vectors: Mapping[str, NDArray[np.floating[Any]]],
+        *,
+        version: int,
+        provenance: Mapping[str, NDArray[np.uint8]] | None = None,
+    ) -> None:
+        super().__init__(vectors)
+        self.version = version
+        self.provenance = dict(provenance or {})
+
+
+def updates_of(
+    ids: Mapping[str, object],
+    *,
+    gradients: Mapping[str, object] | None = None,
+    values: Mapping[str, object] | None = None,
+) -> list[FeatureUpdate]:
+    """Pairs `{feature: ids}` with `{feature: gradients}` or `{feature: values}`, every feature once."""
+    changes = {"gradients": gradients, "values": values}
+    given = {feature for change in changes.values() for feature in change or ()}
+    if unpaired := given.symmetric_difference(ids):
+        raise InvalidInput(f"ids and changes must name the same features; only one side has {sorted(unpaired)}")
+    return [
+        FeatureUpdate(
+            batch=FeatureBatch.of(feature, of_feature),
+            **{
+                name: _floats(f"feature {feature!r}: {name}", change[feature], 2)
+                for name, change in changes.items()
+                if change is not None and feature in change
+            },
+        )
+        for feature, of_feature in ids.items()
+    ]
+
+
+def check_finite(numbers: NDArray[np.floating[Any]], what: str) -> None:
+    """Raises InvalidInput, naming the first place where a number is NaN or infinite."""
+    # One pass and no temporary: a sum is finite unless a number isn't, or the sum itself overflows.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(numbers.sum(dtype=np.float64)):
+            return
+    bad = ~np.isfinite(numbers)
+    if bad.any():
+        at = tuple(int(index) for index in np.argwhere(bad)[0])
+        raise InvalidInput(f"{what}[{', '.join(map(str, at))}] is {numbers[at]}; numbers must be finite")
+
+
+def _ids(feature: str, ids: object) -> NDArray[np.int64] | Sequence[str]:
+    if isinstance(ids, (str, bytes)):
+        raise InvalidInput(f"feature {feature!r}: give a sequence of ids, not one {type(ids).__name__}")
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "US":
+        ids = ids.tolist()
+    if isinstance(ids, (list, tuple)) and ids and isinstance(ids[0], str):
+        return _keys(feature, ids)
+    return _integers(feature, "ids", ids, np.int64)
+
+
+def _keys(feature: str, keys: Iterable[object]) -> Sequence[str]:
+    strings = tuple(keys)
+    for at, key in enumerate(strings):
+        if not isinstance(key, str):
+            raise InvalidInput(f"feature {feature!r}: ids[{at}] is {key!r}; ids are all strings or all integers")
+    return strings  # type: ignore[return-value]  # the loop above has proved it
+
+
+def _integers(feature: str, what: str, numbers: object, dtype: type[np.int32] | type[np.int64]) -> NDArray[Any]:
+    array = np.asarray(numbers)
+    if array.size == 0:
+        return np.empty(0, dtype)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidInput(
+            f"feature {feature!r}: {what} must be a one-dimensional array of integers"
+            f"{' or a list of strings' if what == 'ids' else ''}, not {array.dtype} of shape {array.shape}"
+        )
+    if array.dtype == np.uint64 and dtype is np.int64:
+        return np.ascontiguousarray(array).view(np.int64)
+    bounds = np.iinfo(dtype)
+    if array.min() < bounds.min or array.max() > bounds.max:
+        raise InvalidInput(f"feature {feature!r}: {what} do not fit into {bounds.dtype}")
+    return np.ascontiguousarray(array, dtype)
+
+
+def _floats(what: str, numbers: object, dimensions: int) -> NDArray[np.float32]:
+    try:
+        with np.errstate(over="ignore"):  # an overflow becomes infinite, which the finite check then names
+            array = np.ascontiguousarray(numbers, np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{what} must be numbers: {error}") from error
+    if array.ndim != dimensions:
+        raise InvalidInput(f"{what} must have {dimensions} dimension(s), not the shape {array.shape}")
+    return array

@@ -1,0 +1,187 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    D_TYPE_UNSPECIFIED: _ClassVar[DType]
+    D_TYPE_FLOAT32: _ClassVar[DType]
+    D_TYPE_FLOAT16: _ClassVar[DType]
+
+class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    POOLING_UNSPECIFIED: _ClassVar[Pooling]
+    POOLING_NONE: _ClassVar[Pooling]
+    POOLING_SUM: _ClassVar[Pooling]
+    POOLING_MEAN: _ClassVar[Pooling]
+
+class Provenance(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROVENANCE_UNSPECIFIED: _ClassVar[Provenance]
+    PROVENANCE_OWN_ROW: _ClassVar[Provenance]
+    PROVENANCE_FALLBACK: _ClassVar[Provenance]
+    PROVENANCE_PADDING: _ClassVar[Provenance]
+    PROVENANCE_UNTRAINED: _ClassVar[Provenance]
+D_TYPE_UNSPECIFIED: DType
+D_TYPE_FLOAT32: DType
+D_TYPE_FLOAT16: DType
+POOLING_UNSPECIFIED: Pooling
+POOLING_NONE: Pooling
+POOLING_SUM: Pooling
+POOLING_MEAN: Pooling
+PROVENANCE_UNSPECIFIED: Provenance
+PROVENANCE_OWN_ROW: Provenance
+PROVENANCE_FALLBACK: Provenance
+PROVENANCE_PADDING: Provenance
+PROVENANCE_UNTRAINED: Provenance
+
+class FeatureIds(_message.Message):
+    __slots__ = ("feature", "ids", "keys", "lengths", "weights")
+    FEATURE_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    feature: str
+    ids: bytes
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    lengths: bytes
+    weights: bytes
+    def __init__(self, feature: _Optional[str] = ..., ids: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., lengths: _Optional[bytes] = ..., weights: _Optional[bytes] = ...) -> None: ...
+
+class LookupRequest(_message.Message):
+    __slots__ = ("features", "dtype", "min_version", "fingerprint", "with_provenance")
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    MIN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    WITH_PROVENANCE_FIELD_NUMBER: _ClassVar[int]
+    features: _containers.RepeatedCompositeFieldContainer[FeatureIds]
+    dtype: DType
+    min_version: int
+    fingerprint: str
+    with_provenance: bool
+    def __init__(self, features: _Optional[_Iterable[_Union[FeatureIds, _Mapping]]] = ..., dtype: _Optional[_Union[DType, str]] = ..., min_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., with_provenance: _Optional[bool] = ...) -> None: ...
+
+class FeatureRows(_message.Message):
+    __slots__ = ("feature", "rows", "dim", "provenance", "values")
+    FEATURE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    PROVENANCE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    feature: str
+    rows: int
+    dim: int
+    provenance: bytes
+    values: bytes
+    def __init__(self, feature: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., provenance: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
+
+class LookupResponse(_message.Message):
+    __slots__ = ("features", "version")
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    features: _containers.RepeatedCompositeFieldContainer[FeatureRows]
+    version: int
+    def __init__(self, features: _Optional[_Iterable[_Union[FeatureRows, _Mapping]]] = ..., version: _Optional[int] = ...) -> None: ...
+
+class FeatureUpdate(_message.Message):
+    __slots__ = ("batch", "gradients", "values")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    batch: FeatureIds
+    gradients: bytes
+    values: bytes
+    def __init__(self, batch: _Optional[_Union[FeatureIds, _Mapping]] = ..., gradients: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
+
+class UpdateRequest(_message.Message):
+    __slots__ = ("updates", "fingerprint")
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    updates: _containers.RepeatedCompositeFieldContainer[FeatureUpdate]
+    fingerprint: str
+    def __init__(self, updates: _Optional[_Iterable[_Union[FeatureUpdate, _Mapping]]] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+
+class UpdateResponse(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Table(_message.Message):
+    __slots__ = ("name", "rows", "dim", "features", "pooling", "id_kind", "dtype", "optimizer", "learning_rate", "bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    ID_KIND_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    rows: int
+    dim: int
+    features: _containers.RepeatedScalarFieldContainer[str]
+    pooling: Pooling
+    id_kind: str
+    dtype: str
+    optimizer: str
+    learning_rate: float
+    bytes: int
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., id_kind: _Optional[str] = ..., dtype: _Optional[str] = ..., optimizer: _Optional[str] = ..., learning_rate: _Optional[float] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Limits(_message.Message):
+    __slots__ = ("message_bytes", "ids_per_request")
+    MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IDS_PER_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    message_bytes: int
+    ids_per_request: int
+    def __init__(self, message_bytes: _Optional[int] = ..., ids_per_request: _Optional[int] = ...) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("name", "fingerprint", "version", "engine", "world_size", "rank", "tables", "limits", "server_version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    fingerprint: str
+    version: int
+    engine: str
+    world_size: int
+    rank: int
+    tables: _containers.RepeatedCompositeFieldContainer[Table]
+    limits: Limits
+    server_version: str
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., version: _Optional[int] = ..., engine: _Optional[str] = ..., world_size: _Optional[int] = ..., rank: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., server_version: _Optional[str] = ...) -> None: ...
+
+class SnapshotRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SnapshotResponse(_message.Message):
+    __slots__ = ("version", "path", "bytes")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    path: str
+    bytes: int
+    def __init__(self, version: _Optional[int] = ..., path: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
