@@ -37,22 +37,21 @@ class Servicers:
         self._bytes = engine.table_bytes()
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """For a gRPC server. Answers of lookups are serialised by `codec`, so that these are not the generated ones."""
-        raw = _identity
+        """For a gRPC server; not the generated ones, as lookups are serialised by `codec` and requests parsed by `status`."""
         return (
             grpc.method_handlers_generic_handler(
                 "embershard.v1.EmbeddingService",
                 {
-                    "Describe": _unary(unary(self.describe), pb.DescribeRequest),
-                    "Lookup": _unary(unary(self.lookup), pb.LookupRequest, raw),
-                    "LookupStream": _stream(self._streams.of(self.lookup), pb.LookupRequest, raw),
-                    "Update": _unary(unary(self.update), pb.UpdateRequest),
-                    "UpdateStream": _stream(self._streams.of(self.update), pb.UpdateRequest),
+                    "Describe": _single(unary(pb.DescribeRequest, self.describe)),
+                    "Lookup": _single(unary(pb.LookupRequest, self.lookup)),
+                    "LookupStream": _stream(self._streams.of(pb.LookupRequest, self.lookup)),
+                    "Update": _single(unary(pb.UpdateRequest, self.update)),
+                    "UpdateStream": _stream(self._streams.of(pb.UpdateRequest, self.update)),
                 },
             ),
             grpc.method_handlers_generic_handler(
                 "embershard.v1.AdminService",
-                {"Snapshot": _unary(unary(self.snapshot), pb.SnapshotRequest)},
+                {"Snapshot": _single(unary(pb.SnapshotRequest, self.snapshot))},
             ),
         )
 
@@ -146,18 +145,14 @@ def _array(vectors_ND: Any, dtype: int) -> Any:
         return vectors_ND.cpu().numpy().astype(codec.DTYPES[dtype], copy=False)
 
 
-def _identity(message: bytes) -> bytes:
-    return message
+def _serialise(answer: Any) -> bytes:
+    """Messages become bytes here, and what `codec` has made stays what it is."""
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
-def _serialise(message: Any) -> bytes:
-    data: bytes = message.SerializeToString()
-    return data
+def _single(handler: Any) -> Any:
+    return grpc.unary_unary_rpc_method_handler(handler, None, _serialise)
 
 
-def _unary(handler: Any, request: Any, serialise: Any = _serialise) -> Any:
-    return grpc.unary_unary_rpc_method_handler(handler, request.FromString, serialise)
-
-
-def _stream(handler: Any, request: Any, serialise: Any = _serialise) -> Any:
-    return grpc.stream_stream_rpc_method_handler(handler, request.FromString, serialise)
+def _stream(handler: Any) -> Any:
+    return grpc.stream_stream_rpc_method_handler(handler, None, _serialise)

@@ -9,7 +9,9 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
-from embershard.errors import STATUS_BY_ERROR, EmbershardError
+from google.protobuf.message import DecodeError, Message
+
+from embershard.errors import STATUS_BY_ERROR, EmbershardError, InvalidInput
 
 logger = logging.getLogger(__name__)
 
@@ -19,12 +21,24 @@ Context = grpc.aio.ServicerContext
 DEFECT = "a defect of embershard, logged on the server; nothing more is known to be wrong with the request"
 
 
-def unary(method: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
-    """Wraps a handler of single messages."""
+Handler = Callable[[Any, Context], Awaitable[Any]]
+"""Answers one message."""
 
-    async def handle(request: Any, context: Context) -> Any:
+
+def parsed(kind: type[Message], data: bytes) -> Any:
+    """Bytes as a message of this kind; gRPC's own parsing would call bad bytes an internal error."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise InvalidInput(f"the request is no {kind.DESCRIPTOR.name}: {error}") from error
+
+
+def unary(kind: type[Message], method: Handler) -> Handler:
+    """Wraps a handler of single messages of a kind, which arrive as bytes."""
+
+    async def handle(request: bytes, context: Context) -> Any:
         try:
-            return await method(request, context)
+            return await method(parsed(kind, request), context)
         except Exception as error:
             await abort(context, error)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from google.protobuf.message import Message
+
 from embershard.errors import Unavailable
-from embershard_server.status import Context, abort
+from embershard_server.status import Context, Handler, abort, parsed
 
 
 class Streams:
@@ -24,25 +26,25 @@ class Streams:
             task.cancel()
 
     def of(
-        self, method: Callable[[Any, Context], Awaitable[Any]]
-    ) -> Callable[[AsyncIterator[Any], Context], AsyncIterator[Any]]:
+        self, kind: type[Message], method: Handler
+    ) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[Any]]:
         """Makes a handler of streams out of a handler of single messages: one answer for each, in order.
 
         A message that is refused ends the stream, and the status names its place.
         """
 
-        async def handle(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+        async def handle(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
             number = 0
             try:
                 while (request := await self._next(requests)) is not None:
-                    yield await method(request, context)
+                    yield await method(parsed(kind, request), context)
                     number += 1
             except Exception as error:
                 await abort(context, error, prefix=f"message {number} of the stream: ")
 
         return handle
 
-    async def _next(self, requests: AsyncIterator[Any]) -> Any:
+    async def _next(self, requests: AsyncIterator[bytes]) -> bytes | None:
         """The next message, or None at the end of the stream."""
         task = asyncio.current_task()
         assert task is not None

@@ -1,0 +1,64 @@
+"""The command line: `embershard serve | lookup | update | describe | snapshot | doctor`.
+
+Light like the client: nothing here imports torch. This module is the edge, where errors become messages and exit
+statuses:
+
+    0    fine
+    1    an error of `embershard.errors`, told on stderr; or `doctor` found a problem
+    2    wrong usage
+    130  ended by Ctrl-C
+    141  whoever read the output has left
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from embershard.cli.commands import Answer, serve
+from embershard.cli.parser import parser
+from embershard.errors import EmbershardError
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+"""As a shell tells of SIGINT."""
+NO_READER = 141
+"""As a shell tells of SIGPIPE."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if given[:1] == ["serve"]:
+            serve(given[1:])
+        options = parser().parse_args(given)
+        answer: Answer = options.run(options)
+        _print(answer, as_json=options.json)
+    except EmbershardError as error:
+        _complain(error, as_json="--json" in given)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # What is still buffered has nowhere to go, and Python would complain of that when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO_READER
+    return answer.status
+
+
+def _print(answer: Answer, *, as_json: bool) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still gets its line
+    for line in (json.dumps(answer.document, allow_nan=False),) if as_json else answer.lines:
+        print(line)
+    print(end="", flush=True)
+
+
+def _complain(error: EmbershardError, *, as_json: bool) -> None:
+    document = {"error": {"kind": type(error).__name__, "message": str(error)}}
+    print(json.dumps(document) if as_json else f"embershard: {error}", file=sys.stderr)

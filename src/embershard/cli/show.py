@@ -1,0 +1,188 @@
+"""Answers as documents for machines and as lines for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embershard.types import Provenance
+from embershard.v1 import embershard_pb2 as pb
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from embershard.cli.request import Request
+    from embershard.doctor import Finding
+    from embershard.types import Rows
+
+PROVENANCE = {
+    Provenance.OWN_ROW: "own_row",
+    Provenance.FALLBACK: "fallback",
+    Provenance.PADDING: "padding",
+    Provenance.UNTRAINED: "untrained",
+}
+POOLING = {pb.POOLING_NONE: "none", pb.POOLING_SUM: "sum", pb.POOLING_MEAN: "mean"}
+
+_WHOLE_DIM, _ENDS = 8, 3
+"""Vectors up to this dim are shown whole; of longer ones, this many numbers at either end."""
+_WHOLE_BAG = 4
+"""Ids of one example that are shown before the rest is counted."""
+
+
+def pooling_of_features(description: pb.DescribeResponse) -> dict[str, str]:
+    """{feature: none | sum | mean}."""
+    return {
+        feature: POOLING.get(table.pooling, str(table.pooling))
+        for table in description.tables
+        for feature in table.features
+    }
+
+
+def rows_document(rows: Rows, pooling: Mapping[str, str]) -> dict[str, Any]:
+    """The vectors of a lookup; a number that JSON doesn't have (infinite, in float16) is null."""
+    features = {}
+    for feature, vectors_ND in rows.items():
+        features[feature] = {
+            "dtype": vectors_ND.dtype.name,
+            "dim": vectors_ND.shape[1],
+            "pooling": pooling[feature],
+            "vectors": _json_numbers(vectors_ND),
+        }
+        if feature in rows.provenance:
+            features[feature]["provenance"] = _words(rows.provenance[feature])
+    return {"version": rows.version, "features": features}
+
+
+def rows_lines(rows: Rows, pooling: Mapping[str, str], request: Request) -> Iterator[str]:
+    """A line per id; per example where its vectors are pooled."""
+    yield f"version {rows.version}"
+    for feature, vectors_ND in rows.items():
+        pooled = pooling[feature] != "none"
+        count, dim = vectors_ND.shape
+        what = f"examples, {pooling[feature]} of their ids" if pooled else "ids"
+        yield f"{feature}: {count:,} {what}, {dim} × {vectors_ND.dtype}"
+        ids = [json.dumps(item, ensure_ascii=False) for item in request[feature]["ids"]]
+        lengths = request[feature].get("lengths") if pooled else None
+        borders = np.cumsum([0, *([1] * len(ids) if lengths is None else lengths)]).tolist()
+        columns = [_bags(ids, borders)]
+        if feature in rows.provenance:
+            columns.append(_bags(_words(rows.provenance[feature]), borders))
+        columns = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+        for *cells, vector_D in zip(*columns, vectors_ND, strict=True):
+            yield "  " + "  ".join([*cells, _shortened(vector_D)])
+
+
+def description_document(description: pb.DescribeResponse) -> dict[str, Any]:
+    """What Describe tells."""
+    return {
+        "name": description.name,
+        "fingerprint": description.fingerprint,
+        "version": description.version,
+        "engine": description.engine,
+        "world_size": description.world_size,
+        "rank": description.rank,
+        "server_version": description.server_version,
+        "tables": [
+            {
+                "name": table.name,
+                "rows": table.rows,
+                "dim": table.dim,
+                "dtype": table.dtype,
+                "id_kind": table.id_kind,
+                "pooling": POOLING.get(table.pooling, str(table.pooling)),
+                "optimizer": table.optimizer,
+                "learning_rate": table.learning_rate,
+                "bytes": table.bytes,
+                "features": list(table.features),
+            }
+            for table in description.tables
+        ],
+        "limits": {
+            "message_bytes": description.limits.message_bytes,
+            "ids_per_request": description.limits.ids_per_request,
+        },
+    }
+
+
+def description_lines(description: pb.DescribeResponse) -> Iterator[str]:
+    """What Describe tells, as a small table."""
+    yield f"collection {description.name!r}, fingerprint {description.fingerprint}, version {description.version}"
+    yield (
+        f"{description.engine} engine on {description.world_size} rank(s), of which rank {description.rank} answers; "
+        f"server {description.server_version}"
+    )
+    heads = ("table", "rows", "dim", "dtype", "ids", "pooling", "optimizer", "rate", "size", "features")
+    cells = [
+        (
+            table["name"],
+            f"{table['rows']:,}",
+            str(table["dim"]),
+            table["dtype"],
+            table["id_kind"],
+            table["pooling"],
+            table["optimizer"],
+            f"{table['learning_rate']:g}",
+            _size(table["bytes"]),
+            ", ".join(table["features"]),
+        )
+        for table in description_document(description)["tables"]
+    ]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    for row in (heads, *cells):
+        line = (
+            cell.rjust(width) if head in ("rows", "dim", "rate", "size") else cell.ljust(width)
+            for head, cell, width in zip(heads, row, widths, strict=True)
+        )
+        yield "  " + "  ".join(line).rstrip()
+    yield f"{_size(sum(table.bytes for table in description.tables))} of rows and optimizer state"
+    limits = description.limits
+    yield f"limits: {_size(limits.message_bytes)} a message, {limits.ids_per_request:,} ids a request"
+
+
+def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """A line per finding, and under it what to paste."""
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        yield f"{finding.status:<7}  {finding.name:<{width}}  {finding.found}"
+        yield from (f"{'':9}  {command}" for command in finding.remedy.splitlines())
+    counts = {status: sum(finding.status == status for finding in findings) for status in ("problem", "warning")}
+    yield ", ".join(f"{count or 'no'} {status}{'' if count == 1 else 's'}" for status, count in counts.items())
+
+
+def _json_numbers(vectors_ND: NDArray[np.floating[Any]]) -> Any:
+    finite = np.isfinite(vectors_ND)
+    return (vectors_ND if finite.all() else np.where(finite, vectors_ND.astype(object), None)).tolist()
+
+
+def _words(provenance_N: NDArray[np.uint8]) -> list[str]:
+    return [PROVENANCE.get(code, str(code)) for code in provenance_N.tolist()]
+
+
+def _bags(items: list[str], borders: list[int]) -> list[str]:
+    """The items between each two borders, joined; the rest of a long bag is only counted."""
+    bags = [items[start:stop] for start, stop in pairwise(borders)]
+    return [
+        ", ".join(bag[:_WHOLE_BAG]) + (f", … {len(bag) - _WHOLE_BAG} more" if len(bag) > _WHOLE_BAG else "") or "(none)"
+        for bag in bags
+    ]
+
+
+def _shortened(vector_D: NDArray[np.floating[Any]]) -> str:
+    numbers = [f"{number:10.4g}" for number in vector_D[: _WHOLE_DIM if len(vector_D) <= _WHOLE_DIM else _ENDS]]
+    if len(vector_D) > _WHOLE_DIM:
+        numbers += ["…", *(f"{number:10.4g}" for number in vector_D[-_ENDS:])]
+    return " ".join(numbers)
+
+
+def _size(count: int) -> str:
+    """1,536 → 1.5 KiB."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{count} B" if unit == "B" else f"{size:,.1f} {unit}"

@@ -1,0 +1,35 @@
+"""Fixtures that several test modules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from embershard_server.quiet import quieten
+
+quieten()
+
+from support.implementation import Implementation  # noqa: E402  # after quieten: this imports torch
+from support.ranks import Ranks  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def world() -> Iterator[Callable[[int], Ranks]]:
+    """Worlds of real ranks by size, each started once."""
+    started: dict[int, Ranks] = {}
+
+    def of_size(size: int) -> Ranks:
+        if size not in started:
+            started[size] = Ranks(size)
+        return started[size]
+
+    yield of_size
+    for ranks in started.values():
+        ranks.close()
+
+
+@pytest.fixture(scope="session", params=["local", "torchrec-1", "torchrec-2", "torchrec-3"])
+def implementation(request: pytest.FixtureRequest, world: Callable[[int], Ranks]) -> Implementation:
+    """Every implementation of the engine, at every world size that the suite knows."""
+    kind, _, size = request.param.partition("-")
+    return Implementation(None if kind == "local" else world(int(size)))

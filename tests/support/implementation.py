@@ -1,0 +1,56 @@
+"""An engine of either kind as one thing to drive from a test: one contribution a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from support.ranks import Ranks
+from support.subject import Subject, local
+
+from embershard.config import Config
+from embershard.types import FeatureBatch, FeatureUpdate
+
+Array = np.ndarray[Any, Any]
+
+
+class Implementation:
+    """The local engine in this process, or the sharded engine on real ranks."""
+
+    def __init__(self, ranks: Ranks | None) -> None:
+        self._ranks, self.size = ranks, ranks.size if ranks else 1
+        self._subject: Subject | None = None
+
+    def build(self, config: Config) -> None:
+        if self._ranks:
+            self._ranks.build(config)
+        else:
+            self._subject = local(config)
+
+    def lookup(self, batches: Sequence[Sequence[FeatureBatch]]) -> list[list[Array]]:
+        return self._each("lookup", [[of_rank] for of_rank in batches])
+
+    def provenance(self, batches: Sequence[Sequence[FeatureBatch]]) -> list[list[Array]]:
+        return self._each("provenance", [[of_rank] for of_rank in batches])
+
+    def update(self, updates: Sequence[Sequence[FeatureUpdate]]) -> None:
+        self._each("update", [[of_rank] for of_rank in updates])
+
+    def state(self) -> dict[str, Array]:
+        return dict(self._each("state", [[]] * self.size)[0])
+
+    def save(self, folder: object, version: int, kept: int = 3) -> str:
+        return str(self._each("save", [[str(folder), version, kept]] * self.size)[0])
+
+    def load(self, path: str) -> int:
+        return int(self._each("load", [[path]] * self.size)[0])
+
+    def on_first(self, item: Any) -> list[Any]:
+        """What rank 0 brings, and nothing from the others."""
+        return [item, *([[]] * (self.size - 1))]
+
+    def _each(self, method: str, arguments: Sequence[Sequence[Any]]) -> list[Any]:
+        if self._ranks:
+            return self._ranks.each(method, arguments)
+        return [getattr(self._subject, method)(*arguments[0])]

@@ -1,0 +1,101 @@
+"""A real service: processes that listen on free ports, as an operator starts them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+
+START_S = 90
+STOP_S = 60
+
+
+class Service:
+    """`python -m embershard_server`, or torchrun with several ranks of it."""
+
+    def __init__(self, config: str | Path, data_dir: Path, *, ranks: int = 0, listen: str = "127.0.0.1:0") -> None:
+        """`ranks` 0 is the local engine; `config` is a file, or its text."""
+        if isinstance(config, str):
+            data_dir.mkdir(parents=True, exist_ok=True)
+            (data_dir / "collection.toml").write_text(config)
+            config = data_dir / "collection.toml"
+        server = ["-m", "embershard_server", "--config", str(config), "--listen", listen, "--data-dir", str(data_dir)]
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
+        self.size = max(ranks, 1)
+        self.lines: list[str] = []
+        self.addresses: dict[int, str] = {}
+        self._serving = threading.Event()
+        self.process = subprocess.Popen(
+            [sys.executable, *launcher, *server],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def __enter__(self) -> Service:
+        return self.wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def wait(self) -> Service:
+        """Until every rank serves; a service that ends instead is an error with its output."""
+        self._serving.wait(START_S)
+        assert len(self.addresses) == self.size, f"the service doesn't serve:\n{self.output}"
+        return self
+
+    @property
+    def target(self) -> str:
+        """The address of rank 0."""
+        return self.addresses[0]
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Sends a signal, waits for the end, and returns the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Waits for the end, and returns the exit status."""
+        try:
+            status = self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        self._reader.join(STOP_S)
+        return status
+
+    def rank_pids(self) -> list[int]:
+        """Process numbers of the ranks."""
+        if self.size == 1 and not self._launched():
+            return [self.process.pid]
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(pid) for pid in children.split()]
+
+    def _launched(self) -> bool:
+        return any("torch.distributed.run" in argument for argument in self.process.args)  # type: ignore[union-attr]
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as output:
+            for line in output:
+                self.lines.append(line)
+                if match := re.match(r"rank (\d+) of \d+ \(\w+ engine\) serves (\S+)", line):
+                    self.addresses[int(match[1])] = match[2]
+                    if len(self.addresses) == self.size:
+                        self._serving.set()
+        self._serving.set()
