@@ -4,9 +4,11 @@ The data is GroupLens's (F. M. Harper and J. A. Konstan, "The MovieLens Datasets
 and no redistribution without permission. So nothing of it is part of this project: `load` reads the copy inside the
 package `recbole`, which it has pip unpack once into the git-ignored folder `.data/` (EMBERSHARD_DATA names another).
 
-Shape suffixes: N ratings, U users, I items, G genres. Ids of users and items begin at 1, as in the data set, so that
-arrays by user or item have an unused place 0.
+Shapes: N ratings, B ratings or items in a batch, U users, I items, G genres. Ids of users and items begin at 1, as in
+the data set, so that arrays by user or item have an unused place 0.
 """
+
+# ruff: noqa: S603, T201 - it prints, and starts pip
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -32,14 +34,15 @@ RATINGS, USERS, ITEMS = 100_000, 943, 1_682
 AGE_GROUPS: Final = ("under 18", "18–24", "25–34", "35–44", "45–49", "50–55", "56 and over")
 AGE_BORDERS: Final = (18, 25, 35, 45, 50, 56)
 GENDERS: Final = ("F", "M")
-OCCUPATIONS: Final = tuple(
-    "administrator artist doctor educator engineer entertainment executive healthcare homemaker lawyer librarian "
-    "marketing none other programmer retired salesman scientist student technician writer".split()
-)
-GENRES: Final = tuple(
-    "unknown Action Adventure Animation Children's Comedy Crime Documentary Drama Fantasy Film-Noir Horror Musical "
-    "Mystery Romance Sci-Fi Thriller War Western".split()
-)
+OCCUPATIONS: Final = (
+    "administrator", "artist", "doctor", "educator", "engineer", "entertainment", "executive", "healthcare",
+    "homemaker", "lawyer", "librarian", "marketing", "none", "other", "programmer", "retired", "salesman", "scientist",
+    "student", "technician", "writer",
+)  # fmt: skip
+GENRES: Final = (
+    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
+    "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
+)  # fmt: skip
 
 
 class DataError(Exception):
@@ -50,24 +53,42 @@ class DataError(Exception):
 class MovieLens:
     """The whole data set."""
 
-    users_N: NDArray[np.int64]
-    """Who rated,"""
-    items_N: NDArray[np.int64]
-    """which film,"""
-    stars_N: NDArray[np.float32]
-    """with 1 to 5 stars."""
-    age_groups_U: NDArray[np.int64]
-    """Places in AGE_GROUPS."""
-    genders_U: NDArray[np.int64]
-    """Places in GENDERS."""
-    occupations_U: NDArray[np.int64]
-    """Places in OCCUPATIONS."""
-    zip_codes_U: NDArray[np.str_]
-    """As given: mostly of the United States, a few Canadian."""
-    titles_I: NDArray[np.str_]
-    """Title and year, unique but for a few films that the data set has twice."""
-    genres_IG: NDArray[np.bool_]
-    """Whether a film has a genre; each has one at least."""
+    users: NDArray[np.int64]
+    """int64 [N]: who rated,"""
+    items: NDArray[np.int64]
+    """int64 [N]: which film,"""
+    stars: NDArray[np.float32]
+    """float32 [N]: with how many stars, 1 to 5."""
+    age_groups: NDArray[np.int64]
+    """int64 [U + 1]: places in AGE_GROUPS."""
+    occupations: NDArray[np.int64]
+    """int64 [U + 1]: places in OCCUPATIONS."""
+    genders: NDArray[np.int64]
+    """int64 [U + 1]: places in GENDERS."""
+    zip_codes: NDArray[np.str_]
+    """str [U + 1]: as given, mostly of the United States, a few Canadian."""
+    titles: NDArray[np.str_]
+    """str [I + 1]: title and year; the data set has a few films twice."""
+    genres: NDArray[np.bool_]
+    """bool [I + 1, G]: whether a film has a genre; each has one at least."""
+
+    def features(self, places_B: NDArray[np.int64]) -> dict[str, Any]:
+        """What to look up for the ratings at these places of the data set."""
+        users_B = self.users[places_B]
+        return {
+            "user_id": users_B,
+            "age_group": self.age_groups[users_B],
+            "occupation": self.occupations[users_B],
+            "gender": self.genders[users_B],
+            "zip_code": self.zip_codes[users_B],
+            **self.item_features(self.items[places_B]),
+            "global_bias": [0],
+        }
+
+    def item_features(self, items_B: NDArray[np.int64]) -> dict[str, Any]:
+        """What to look up for films."""
+        genres_BG = self.genres[items_B]
+        return {"item_id": items_B, "genres": (np.nonzero(genres_BG)[1], genres_BG.sum(axis=1))}
 
 
 def load() -> MovieLens:
@@ -85,15 +106,15 @@ def load() -> MovieLens:
     for number, item in enumerate(items, start=1):
         genres_IG[number, [GENRES.index(genre) for genre in item["class"].split()]] = True
     return MovieLens(
-        users_N=np.array([int(rating["user_id"]) for rating in ratings]),
-        items_N=np.array([int(rating["item_id"]) for rating in ratings]),
-        stars_N=np.array([float(rating["rating"]) for rating in ratings], np.float32),
-        age_groups_U=np.array([0, *np.digitize(ages, AGE_BORDERS)]),
-        genders_U=np.array([0, *(GENDERS.index(user["gender"]) for user in users)]),
-        occupations_U=np.array([0, *(OCCUPATIONS.index(user["occupation"]) for user in users)]),
-        zip_codes_U=np.array(["", *(user["zip_code"] for user in users)]),
-        titles_I=np.array(["", *(f"{item['movie_title']} ({item['release_year']})" for item in items)]),
-        genres_IG=genres_IG,
+        users=np.array([int(rating["user_id"]) for rating in ratings]),
+        items=np.array([int(rating["item_id"]) for rating in ratings]),
+        stars=np.array([float(rating["rating"]) for rating in ratings], np.float32),
+        age_groups=np.array([0, *np.digitize(ages, AGE_BORDERS)]),
+        genders=np.array([0, *(GENDERS.index(user["gender"]) for user in users)]),
+        occupations=np.array([0, *(OCCUPATIONS.index(user["occupation"]) for user in users)]),
+        zip_codes=np.array(["", *(user["zip_code"] for user in users)]),
+        titles=np.array(["", *(f"{item['movie_title']} ({item['release_year']})" for item in items)]),
+        genres=genres_IG,
     )
 
 

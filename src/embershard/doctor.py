@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
@@ -29,21 +30,21 @@ TOGETHER: tuple[Mapping[str, str], ...] = ({"torch": "2.13.0", "fbgemm": "1.8.0"
 """Versions that belong together, the one to recommend last; the extras of this package pin it."""
 
 FBGEMM = {"cpu": "fbgemm-gpu-cpu", "gpu": "fbgemm-gpu"}
-"""{backend: its distribution}; both install the module fbgemm_gpu."""
+"""{backend: its distribution}. Both install the module fbgemm_gpu, so that only one may be there."""
 
 SERVER = {
+    "torch": "torch",
+    FBGEMM["cpu"]: "fbgemm_gpu",
+    "pydantic": "pydantic",
+    "xxhash": "xxhash",
+    "safetensors": "safetensors",
+    "psutil": "psutil",
     "grpcio-health-checking": "grpc_health",
     "grpcio-reflection": "grpc_reflection",
-    "psutil": "psutil",
-    "pydantic": "pydantic",
-    "safetensors": "safetensors",
-    "xxhash": "xxhash",
-    "torch": "torch",
-    "fbgemm-gpu-cpu or fbgemm-gpu": "fbgemm_gpu",
 }
-"""{distribution: module} that the server needs beyond what the client needs."""
+"""{distribution: module} that the server needs beyond the client; the other backend's FBGEMM does as well."""
 
-_REPORTED = ("python", "embershard", "numpy", "grpcio", "protobuf", *SERVER, *FBGEMM.values(), "torchrec")
+_REPORTED = ("python", "embershard", "numpy", "grpcio", "protobuf", *SERVER, FBGEMM["gpu"], "torchrec")
 _TORCHREC_NEEDS = "tensordict torchmetrics==1.0.3 tqdm pyre-extensions"
 _ATTEMPT_S = 120.0
 """Importing takes 4 to 8 seconds on two cores; a busy or cold machine gets more."""
@@ -73,10 +74,13 @@ class Attempt:
     """What it printed, or why it failed."""
 
 
-def diagnose() -> list[Finding]:
-    """Everything about this installation; takes some seconds where there is a server to try out."""
+def diagnose(say: Callable[[str], object]) -> list[Finding]:
+    """Everything about this installation; `say` is told of what takes seconds."""
     installed, gpus = installed_versions(), seen_gpus()
-    return examine(installed, gpus) + try_out(installed, gpus)
+    findings = examine(installed, gpus)
+    if _backends(installed):
+        say("trying out FBGEMM and TorchRec, which takes some seconds to import …")
+    return findings + try_out(installed, gpus)
 
 
 def worst(findings: Sequence[Finding]) -> Status:
@@ -85,82 +89,57 @@ def worst(findings: Sequence[Finding]) -> Status:
     return next((status for status in order if any(finding.status == status for finding in findings)), "ok")
 
 
-def examine(installed: Installed, gpus: Sequence[str]) -> list[Finding]:
-    """What the versions that are installed and the GPUs that are seen tell."""
+def examine(installed: Installed, gpus: Attempt) -> list[Finding]:
+    """What versions and GPUs tell; `gpus` is what `seen_gpus` answers."""
     findings = [Finding(name=name, status="ok", found=installed[name]) for name in _REPORTED if name in installed]
-    findings.append(_gpus(gpus))
-    findings.append(_server(installed, gpus))
-    if has_server(installed):
-        findings += [*_backend(installed, gpus), _versions(installed, gpus), *_sharded_engine(installed)]
+    findings += [_gpu(gpus), _server(installed, gpus)]
+    if _backends(installed):
+        findings += [_backend(installed, gpus), _versions(installed, gpus)]
+        if "torchrec" not in installed:
+            found = "needs torchrec, which isn't installed; the local engine doesn't"
+            remedy = _torchrec_remedy(installed, gpus)
+            findings.append(Finding(name="sharded engine", status="warning", found=found, remedy=remedy))
     return findings
 
 
-def try_out(
-    installed: Installed, gpus: Sequence[str], attempt: Callable[[str], Attempt] | None = None
-) -> list[Finding]:
+def try_out(installed: Installed, gpus: Attempt, attempt: Callable[[str], Attempt] | None = None) -> list[Finding]:
     """Whether FBGEMM gathers rows and TorchRec can be imported, as far as they are installed."""
-    if not (has_server(installed) and "torch" in installed):
+    if not (_backends(installed) and "torch" in installed):
         return []
-    codes = ["import sys; from embershard import doctor; sys.stdout.write(doctor.gather_on())"]
+    codes = ["import sys; from embershard import doctor; sys.stdout.write(doctor.gather())"]
     if "torchrec" in installed:
         codes.append("import torchrec.distributed.embedding, torchrec.distributed.sharding_plan")
     with ThreadPoolExecutor() as threads:
         gathered, *imported = threads.map(attempt or run_apart, codes)
-    return [_gather(gathered, installed, gpus), *(_torchrec(outcome, installed) for outcome in imported)]
-
-
-def has_server(installed: Installed) -> bool:
-    """Whether somebody wants a server here, complete or not: an FBGEMM is there, or all that is needed besides."""
-    besides = set(SERVER) - {"torch", _EITHER_FBGEMM}
-    return bool(_backends(installed)) or besides <= installed.keys()
+    return [_local_engine(gathered, installed, gpus), *(_sharded_engine(end, installed, gpus) for end in imported)]
 
 
 def installed_versions() -> dict[str, str]:
     """What is installed of all that is reported on."""
     found = {"python": platform.python_version()}
     for name in _REPORTED[1:]:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:  # noqa: PERF203
-            continue
     return found
 
 
-def seen_gpus() -> list[str]:
-    """Names of the GPUs that the NVIDIA driver shows."""
+def seen_gpus() -> Attempt:
+    """What the NVIDIA driver tells: a line per GPU, and nothing where there is no driver."""
     if (tool := shutil.which("nvidia-smi")) is None:
-        return []
-    query = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []  # a driver that doesn't answer shows no GPU
-    return [line.strip() for line in answer.stdout.splitlines() if line.strip()]
+        return Attempt(worked=True, told="")
+    return _run([tool, "--query-gpu=name,driver_version", "--format=csv,noheader"], timeout_s=20)
 
 
 def run_apart(code: str, *, timeout_s: float = _ATTEMPT_S) -> Attempt:
     """Runs Python code in a process of its own."""
-    command = [sys.executable, "-P", "-c", code]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s
-        )
-    except subprocess.TimeoutExpired:
-        return Attempt(worked=False, told=f"did not end within {timeout_s:g} s")
-    if done.returncode < 0:
-        return Attempt(worked=False, told=f"crashed: {signal.Signals(-done.returncode).name}")
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raised = (line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception)\b", line))
-        return Attempt(worked=False, told=next(raised, lines[-1]))
-    return Attempt(worked=True, told=done.stdout.strip())
+    return _run([sys.executable, "-P", "-c", code], timeout_s=timeout_s)
 
 
-def gather_on() -> str:
+def gather() -> str:
     """Gathers three rows with FBGEMM where the local engine would; returns the device.
 
     Raises:
-        InstallError: the rows are not the right ones.
+        InstallError: they are not the right ones.
     """
     import torch
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
@@ -179,3 +158,113 @@ def gather_on() -> str:
     if not torch.equal(kernel(ids, torch.arange(4, device=device)), rows[ids]):
         raise InstallError(f"FBGEMM gathers wrong rows on {device.type}")
     return device.type
+
+
+def _gpu(gpus: Attempt) -> Finding:
+    if not gpus.worked:
+        return Finding(name="GPU", status="warning", found=f"the NVIDIA driver fails: {gpus.told}", remedy="nvidia-smi")
+    return Finding(name="GPU", status="ok", found="; ".join(gpus.told.splitlines()) or "no NVIDIA GPU is seen")
+
+
+def _server(installed: Installed, gpus: Attempt) -> Finding:
+    there = {*installed, *(FBGEMM.values() if _backends(installed) else ())}
+    missing = [name for name in SERVER if name not in there]
+    if not missing:
+        return Finding(name="server", status="ok", found="all that it needs is installed")
+    if not _backends(installed):
+        extras = "pip install 'embershard[cpu]', or 'embershard[gpu]' with NVIDIA GPUs, brings it"
+        return Finding(name="server", status="ok", found=f"not installed, which is fine for the client; {extras}")
+    remedy = f"pip install 'embershard[{_chosen(installed, gpus)}]'"
+    return Finding(name="server", status="problem", found=f"needs also {', '.join(missing)}", remedy=remedy)
+
+
+def _backend(installed: Installed, gpus: Attempt) -> Finding:
+    status: Status = "problem"
+    remedy = _fresh(gpus)
+    match _backends(installed):
+        case ["cpu", "gpu"]:
+            found = f"{' and '.join(FBGEMM.values())} install the same module: one spoils the other"
+        case ["gpu"] if installed.get("torch", "").endswith("+cpu"):
+            found = f"fbgemm-gpu needs a PyTorch for CUDA, and torch {installed['torch']} is for CPUs"
+        case ["cpu"] if _seen(gpus):
+            status, found = "warning", "fbgemm-gpu-cpu, so that the GPU has no use"
+        case ["gpu"] if not _seen(gpus):
+            status, found = "warning", "fbgemm-gpu, and no GPU is seen"
+        case [backend]:
+            status, found, remedy = "ok", FBGEMM[backend], ""
+    return Finding(name="backend", status=status, found=found, remedy=remedy)
+
+
+def _versions(installed: Installed, gpus: Attempt) -> Finding:
+    """Whether the versions are of one line of the table; what isn't installed doesn't matter."""
+    fbgemms = (("fbgemm", FBGEMM[backend]) for backend in _backends(installed))
+    theirs = [("torch", "torch"), *fbgemms, ("torchrec", "torchrec")]
+    there = [(of, name, installed[name].partition("+")[0]) for of, name in theirs if name in installed]
+    found = ", ".join(f"{name} {version}" for _, name, version in there)
+    if any(all(line[of] == version for of, _, version in there) for line in TOGETHER):
+        return Finding(name="versions", status="ok", found=f"{found} belong together")
+    best, backend = TOGETHER[-1], _chosen(installed, gpus)
+    remedy = f"pip install torch=={best['torch']} {FBGEMM[backend]}=={best['fbgemm']}"
+    if "torchrec" in installed:
+        remedy += f"\npip install --no-deps torchrec=={best['torchrec']}"
+    return Finding(name="versions", status="problem", found=f"{found} don't belong together", remedy=remedy)
+
+
+def _local_engine(gathered: Attempt, installed: Installed, gpus: Attempt) -> Finding:
+    if not gathered.worked:
+        found = f"FBGEMM doesn't work: {gathered.told}"
+        return Finding(name="local engine", status="problem", found=found, remedy=_fresh(gpus))
+    if gathered.told == "cpu" and _seen(gpus) and "gpu" in _backends(installed):
+        found, remedy = "FBGEMM works, but PyTorch doesn't use the GPU", 'python -c "import torch; torch.cuda.init()"'
+        return Finding(name="local engine", status="warning", found=found, remedy=remedy)
+    return Finding(name="local engine", status="ok", found=f"FBGEMM gathers rows on {gathered.told}")
+
+
+def _sharded_engine(imported: Attempt, installed: Installed, gpus: Attempt) -> Finding:
+    if imported.worked:
+        return Finding(name="sharded engine", status="ok", found="TorchRec can be imported")
+    found, remedy = f"TorchRec can't be imported: {imported.told}", _torchrec_remedy(installed, gpus)
+    return Finding(name="sharded engine", status="problem", found=found, remedy=remedy)
+
+
+def _seen(gpus: Attempt) -> bool:
+    return gpus.worked and bool(gpus.told)
+
+
+def _backends(installed: Installed) -> list[str]:
+    return [backend for backend, name in FBGEMM.items() if name in installed]
+
+
+def _chosen(installed: Installed, gpus: Attempt) -> str:
+    """The backend that is installed, or that fits the machine if that is none or both."""
+    backends = _backends(installed)
+    return backends[0] if len(backends) == 1 else "gpu" if _seen(gpus) else "cpu"
+
+
+def _fresh(gpus: Attempt) -> str:
+    """Another backend needs another build of PyTorch, too."""
+    extra = "gpu" if _seen(gpus) else "cpu"
+    return f"pip uninstall --yes torch {' '.join(FBGEMM.values())}\npip install 'embershard[{extra}]'"
+
+
+def _torchrec_remedy(installed: Installed, gpus: Attempt) -> str:
+    """TorchRec asks for the FBGEMM for GPUs: on a CPU host it is installed without what it asks for."""
+    if _chosen(installed, gpus) == "gpu":
+        return "pip install 'embershard[gpu]'"
+    return f"pip install --no-deps torchrec=={TOGETHER[-1]['torchrec']}\npip install {_TORCHREC_NEEDS}"
+
+
+def _run(command: list[str], *, timeout_s: float) -> Attempt:
+    try:
+        done = subprocess.run(  # noqa: S603  # the commands are those above
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired:
+        return Attempt(worked=False, told=f"no end within {timeout_s:g} s")
+    if done.returncode < 0:
+        return Attempt(worked=False, told=f"crashed ({signal.Signals(-done.returncode).name})")
+    if done.returncode:
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines() or [f"exit status {done.returncode}"]
+        raised = (line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception)\b", line))
+        return Attempt(worked=False, told=next(raised, lines[-1]))
+    return Attempt(worked=True, told=done.stdout.strip())

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -18,20 +19,28 @@ STOP_S = 60
 class Service:
     """`python -m embershard_server`, or torchrun with several ranks of it."""
 
-    def __init__(self, config: str | Path, data_dir: Path, *, ranks: int = 0, listen: str = "127.0.0.1:0") -> None:
-        """`ranks` 0 is the local engine; `config` is a file, or its text."""
+    def __init__(
+        self,
+        config: str | Path,
+        data_dir: Path,
+        *,
+        ranks: int = 0,
+        listen: str = "127.0.0.1:0",
+        launcher: Sequence[str] = (),
+    ) -> None:
+        """`ranks` 0 is the local engine; `config` is a file, or its text; `launcher` has more flags for torchrun."""
         if isinstance(config, str):
             data_dir.mkdir(parents=True, exist_ok=True)
             (data_dir / "collection.toml").write_text(config)
             config = data_dir / "collection.toml"
         server = ["-m", "embershard_server", "--config", str(config), "--listen", listen, "--data-dir", str(data_dir)]
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
-        self.size = max(ranks, 1)
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *launcher]
+        self._ranks, self.size = ranks, max(ranks, 1)
         self.lines: list[str] = []
-        self.addresses: dict[int, str] = {}
-        self._serving = threading.Event()
+        self._served: list[tuple[int, str]] = []
+        self._ended, self._changed = False, threading.Condition()
         self.process = subprocess.Popen(
-            [sys.executable, *launcher, *server],
+            [sys.executable, *(torchrun if ranks else []), *server],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -48,11 +57,17 @@ class Service:
     ) -> None:
         self.stop()
 
-    def wait(self) -> Service:
-        """Until every rank serves; a service that ends instead is an error with its output."""
-        self._serving.wait(START_S)
-        assert len(self.addresses) == self.size, f"the service doesn't serve:\n{self.output}"
+    def wait(self, lives: int = 1) -> Service:
+        """Until every rank serves, in its n-th life; a service that ends instead is an error with its output."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or len(self._served) >= lives * self.size, START_S * lives)
+        assert len(self._served) >= lives * self.size, f"the service doesn't serve:\n{self.output}"
         return self
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        """The address of each rank, in its present life."""
+        return dict(self._served[-self.size :])
 
     @property
     def target(self) -> str:
@@ -81,13 +96,10 @@ class Service:
 
     def rank_pids(self) -> list[int]:
         """Process numbers of the ranks."""
-        if self.size == 1 and not self._launched():
+        if not self._ranks:
             return [self.process.pid]
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(pid) for pid in children.split()]
-
-    def _launched(self) -> bool:
-        return any("torch.distributed.run" in argument for argument in self.process.args)  # type: ignore[union-attr]
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -95,7 +107,11 @@ class Service:
             for line in output:
                 self.lines.append(line)
                 if match := re.match(r"rank (\d+) of \d+ \(\w+ engine\) serves (\S+)", line):
-                    self.addresses[int(match[1])] = match[2]
-                    if len(self.addresses) == self.size:
-                        self._serving.set()
-        self._serving.set()
+                    self._note(served=(int(match[1]), match[2]))
+        self._note(ended=True)
+
+    def _note(self, *, served: tuple[int, str] | None = None, ended: bool = False) -> None:
+        with self._changed:
+            self._served += [served] if served else []
+            self._ended = ended
+            self._changed.notify_all()

@@ -16,11 +16,14 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from embershard.cli.commands import Answer, serve
 from embershard.cli.parser import parser
 from embershard.errors import EmbershardError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["main"]
 

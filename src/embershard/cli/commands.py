@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from argparse import Namespace
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from embershard import doctor as checks
 from embershard.cli import show
 from embershard.cli.request import CHANGES, batches_of, change_of, read_request
 from embershard.client import Client
 from embershard.errors import InstallError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +68,10 @@ def update(options: Namespace) -> Answer:
     request = read_request(options, CHANGES)
     kind, change = change_of(request, options)
     with _client(options) as client:
-        send = client.update if kind == "gradients" else client.assign
-        version = send(batches_of(request), **{kind: change}, fingerprint=options.fingerprint)
+        if kind == "gradients":
+            version = client.update(batches_of(request), gradients=change, fingerprint=options.fingerprint)
+        else:
+            version = client.assign(batches_of(request), values=change, fingerprint=options.fingerprint)
     return Answer(document={"version": version}, lines=[f"version {version}"])
 
 
@@ -90,9 +94,7 @@ def snapshot(options: Namespace) -> Answer:
 
 def doctor(options: Namespace) -> Answer:
     """What is installed, and whether it works."""
-    if not options.json:
-        print("trying out what is installed; importing PyTorch takes some seconds", file=sys.stderr, flush=True)
-    findings = checks.diagnose()
+    findings = checks.diagnose(lambda line: None if options.json else print(line, file=sys.stderr, flush=True))
     worst = checks.worst(findings)
     return Answer(
         document={"status": worst, "findings": [asdict(finding) for finding in findings]},

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from embershard import __version__
 from embershard.cli import commands
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _Item = TypeVar("_Item")
+_Number = TypeVar("_Number", int, float)
 
 DESCRIPTION = """\
 Learned lookup tables for recommenders: serves them, reads them, changes them.
@@ -205,7 +208,7 @@ def _version(text: str) -> int:
     return _within(text, int(text), 0, 2**64 - 1)
 
 
-def _within(text: str, number: Any, low: float, high: float) -> Any:
+def _within(text: str, number: _Number, low: float, high: float) -> _Number:
     if not low <= number <= high:
         raise ArgumentTypeError(f"{text} is not from {low} to {high}")
     return number

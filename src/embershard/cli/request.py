@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from embershard.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 Request = dict[str, dict[str, Any]]
 """{feature: {"ids": …, "lengths": …, "weights": …, "gradients": …, "values": …}}, of which only "ids" must be there."""
@@ -119,7 +122,7 @@ def _from_npy(path: Path) -> np.ndarray[Any, Any]:
             array: np.ndarray[Any, Any] = np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:
         raise InvalidInput(f"{path}: can't read the array: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, MemoryError, SyntaxError, TokenError) as error:  # each of them of a damaged header, too
         raise InvalidInput(f"{path}: is not an array of numbers in a .npy file: {error}") from error
     if array.dtype.kind not in "fiu":
         raise InvalidInput(f"{path}: holds {array.dtype}; gradients and values are real numbers")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,8 @@ from embershard.types import Provenance
 from embershard.v1 import embershard_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from numpy.typing import NDArray
 
     from embershard.cli.request import Request
@@ -63,17 +64,17 @@ def rows_lines(rows: Rows, pooling: Mapping[str, str], request: Request) -> Iter
     for feature, vectors_ND in rows.items():
         pooled = pooling[feature] != "none"
         count, dim = vectors_ND.shape
-        what = f"examples, {pooling[feature]} of their ids" if pooled else "ids"
-        yield f"{feature}: {count:,} {what}, {dim} × {vectors_ND.dtype}"
+        what = f"{_counted(count, 'example')}, pooled by {pooling[feature]}" if pooled else _counted(count, "id")
+        yield f"{feature}: {what}, {dim} × {vectors_ND.dtype}"
         ids = [json.dumps(item, ensure_ascii=False) for item in request[feature]["ids"]]
         lengths = request[feature].get("lengths") if pooled else None
         borders = np.cumsum([0, *([1] * len(ids) if lengths is None else lengths)]).tolist()
         columns = [_bags(ids, borders)]
         if feature in rows.provenance:
             columns.append(_bags(_words(rows.provenance[feature]), borders))
-        columns = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+        widths = [max(map(len, column), default=0) for column in columns]
         for *cells, vector_D in zip(*columns, vectors_ND, strict=True):
-            yield "  " + "  ".join([*cells, _shortened(vector_D)])
+            yield "  " + "  ".join([*map(str.ljust, cells, widths), _shortened(vector_D)])
 
 
 def description_document(description: pb.DescribeResponse) -> dict[str, Any]:
@@ -111,10 +112,8 @@ def description_document(description: pb.DescribeResponse) -> dict[str, Any]:
 def description_lines(description: pb.DescribeResponse) -> Iterator[str]:
     """What Describe tells, as a small table."""
     yield f"collection {description.name!r}, fingerprint {description.fingerprint}, version {description.version}"
-    yield (
-        f"{description.engine} engine on {description.world_size} rank(s), of which rank {description.rank} answers; "
-        f"server {description.server_version}"
-    )
+    ranks = f"{_counted(description.world_size, 'rank')}, of which rank {description.rank} answers"
+    yield f"{description.engine} engine on {ranks}; server {description.server_version}"
     heads = ("table", "rows", "dim", "dtype", "ids", "pooling", "optimizer", "rate", "size", "features")
     cells = [
         (
@@ -150,12 +149,16 @@ def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"{finding.status:<7}  {finding.name:<{width}}  {finding.found}"
         yield from (f"{'':9}  {command}" for command in finding.remedy.splitlines())
     counts = {status: sum(finding.status == status for finding in findings) for status in ("problem", "warning")}
-    yield ", ".join(f"{count or 'no'} {status}{'' if count == 1 else 's'}" for status, count in counts.items())
+    yield ", ".join(_counted(count, status) for status, count in counts.items())
 
 
 def _json_numbers(vectors_ND: NDArray[np.floating[Any]]) -> Any:
-    finite = np.isfinite(vectors_ND)
-    return (vectors_ND if finite.all() else np.where(finite, vectors_ND.astype(object), None)).tolist()
+    finite_ND = np.isfinite(vectors_ND)
+    if finite_ND.all():
+        return vectors_ND.tolist()
+    numbers_ND = vectors_ND.astype(object)
+    numbers_ND[~finite_ND] = None
+    return numbers_ND.tolist()
 
 
 def _words(provenance_N: NDArray[np.uint8]) -> list[str]:
@@ -176,6 +179,10 @@ def _shortened(vector_D: NDArray[np.floating[Any]]) -> str:
     if len(vector_D) > _WHOLE_DIM:
         numbers += ["…", *(f"{number:10.4g}" for number in vector_D[-_ENDS:])]
     return " ".join(numbers)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _size(count: int) -> str:
