@@ -9,8 +9,6 @@ learned and how fast; the last line is one JSON object. The status is 1 if the R
 Shape suffixes: B ratings or films in a batch, D numbers in a row, I films.
 """
 
-# ruff: noqa: S603, T201 - it prints, and starts a server
-
 from __future__ import annotations
 
 import argparse

@@ -8,8 +8,6 @@ Shapes: N ratings, B ratings or items in a batch, U users, I items, G genres. Id
 the data set, so that arrays by user or item have an unused place 0.
 """
 
-# ruff: noqa: S603, T201 - it prints, and starts pip
-
 from __future__ import annotations
 
 import csv

@@ -126,7 +126,11 @@ UPDATES: dict[str, tuple[Any, str, str]] = {
         "INVALID_ARGUMENT",
         "table 'half' stores float16",
     ),
-    "gradients of no whole row": (update(USER, gradients=float32(1, 1, 1)), "INVALID_ARGUMENT", "no whole rows of dim 2"),
+    "gradients of no whole row": (
+        update(USER, gradients=float32(1, 1, 1)),
+        "INVALID_ARGUMENT",
+        "no whole rows of dim 2",
+    ),
     "too many gradients": (
         update(USER, gradients=float32(1, 1, 1, 1)),
         "INVALID_ARGUMENT",

@@ -70,9 +70,7 @@ def test_batch_equals_one_by_one() -> None:
 
 
 def test_buckets_and_signs_are_fair_and_independent() -> None:
-    mapped = rows_of(
-        table(rows=64, kind="hashed", hashes=2, signed=True), 7, FeatureBatch.of("t", np.arange(200_000))
-    )
+    mapped = rows_of(table(rows=64, kind="hashed", hashes=2, signed=True), 7, FeatureBatch.of("t", np.arange(200_000)))
     assert mapped.signs_nK is not None
     for k in range(2):
         counts = np.bincount(mapped.rows_nK[:, k], minlength=64)
@@ -114,5 +112,5 @@ def test_the_padding_id_may_lie_outside_the_table() -> None:
 
 
 def test_a_direct_table_refuses_strings_and_says_which_tables_take_them() -> None:
-    with pytest.raises(InvalidInput, match="takes integer ids .* not strings; a table of hashed ids takes both"):
+    with pytest.raises(InvalidInput, match=r"takes integer ids .* not strings; a table of hashed ids takes both"):
         rows(table(), ["7"])

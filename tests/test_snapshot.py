@@ -137,7 +137,9 @@ def test_another_collection_is_refused_with_the_difference_spelled_out(saved: Pa
 
 def test_the_state_of_another_optimizer_is_refused(saved: Path) -> None:
     other = collection([{"name": "t", "rows": 200, "dim": 4}, {"name": "u", "rows": 3, "dim": 4}], kind="sgd")
-    with pytest.raises(SnapshotError, match="has the optimizer state of rowwise_adagrad, and the configuration says sgd"):
+    with pytest.raises(
+        SnapshotError, match="has the optimizer state of rowwise_adagrad, and the configuration says sgd"
+    ):
         load(saved, other)
 
 
@@ -210,7 +212,7 @@ def test_a_service_refuses_to_start_from_a_bad_snapshot(tmp_path: Path, ranks: i
 def test_a_snapshot_that_cannot_be_written_is_told_and_the_service_goes_on(tmp_path: Path, ranks: int) -> None:
     (tmp_path / "snapshots").write_text("in the way")
     with Service(SERVED, tmp_path, ranks=ranks) as service, Client(service.target) as client:
-        with pytest.raises(SnapshotError, match="a snapshot can't be written: .*Not a directory"):
+        with pytest.raises(SnapshotError, match=r"a snapshot can't be written: .*Not a directory"):
             client.snapshot()
         assert client.lookup({"t": [1]})["t"].shape == (1, 3)
         assert service.stop() != 0, "the last snapshot was lost, and the exit status says so"

@@ -74,7 +74,9 @@ def _announce(config: Config, engine: Engine, address: str, version: int) -> Non
     if world.rank == 0:
         feature = config.tables[0].features[0]
         lines.append(f"try: embershard lookup --target {address} --ids {feature}=1,2,3")
-    print("\n".join(lines), flush=True)
+    # In one write, line ends and all, so that the lines of several ranks don't run into each other.
+    sys.stdout.write("\n".join([*lines, ""]))
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import Any
 
 EXAMPLES = """\
 examples:
@@ -49,6 +50,6 @@ def parser(prog: str) -> argparse.ArgumentParser:
     return made
 
 
-def _or_environment(name: str, default: str | None = None) -> dict[str, str | bool | None]:
+def _or_environment(name: str, default: str | None = None) -> dict[str, Any]:
     value = os.environ.get(f"EMBERSHARD_{name}", default)
     return {"default": value, "required": value is None}

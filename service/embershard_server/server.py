@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from embershard.collection import Collection
 from embershard.engine.local import LocalEngine
 from embershard.engine.tick import Ticker
-from embershard.engine.world import SoloWorld, World
+from embershard.engine.world import SoloWorld
 from embershard.errors import ConfigError, InstallError, SnapshotError
 from embershard.store import snapshot
 from embershard_server.servicers import Servicers
@@ -66,7 +66,7 @@ class Server:
     def __init__(self, engine: Engine, *, listen: str, data_dir: Path) -> None:
         self._engine, self._config, self._world = engine, engine.config, engine.world
         self._address = _address_of_rank(listen, self._world.rank)
-        self._snapshots = data_dir / "snapshots"
+        self._snapshots = data_dir.resolve() / "snapshots"
         self._collection = Collection(engine.config)
         self._loop = asyncio.get_running_loop()
         self._leaving = asyncio.Event()
@@ -122,9 +122,7 @@ class Server:
         )
         front.add_generic_rpc_handlers(servicers.handlers())
         health_pb2_grpc.add_HealthServicer_to_server(self._health, front)
-        reflection.enable_server_reflection(
-            [*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME], front
-        )
+        reflection.enable_server_reflection([*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME], front)
         host, _, port = self._address.rpartition(":")
         try:
             bound = front.add_insecure_port(self._address)

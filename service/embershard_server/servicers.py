@@ -37,7 +37,7 @@ class Servicers:
         self._bytes = engine.table_bytes()
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """For a gRPC server; not the generated ones, as lookups are serialised by `codec` and requests parsed by `status`."""
+        """For a gRPC server; not the generated ones, as `codec` serialises lookups and `status` parses requests."""
         return (
             grpc.method_handlers_generic_handler(
                 "embershard.v1.EmbeddingService",

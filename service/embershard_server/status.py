@@ -8,14 +8,13 @@ from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
-
 from google.protobuf.message import DecodeError, Message
 
 from embershard.errors import STATUS_BY_ERROR, EmbershardError, InvalidInput
 
 logger = logging.getLogger(__name__)
 
-Context = grpc.aio.ServicerContext
+Context = grpc.aio.ServicerContext[Any, Any]
 """What gRPC knows of a call."""
 
 DEFECT = "a defect of embershard, logged on the server; nothing more is known to be wrong with the request"

@@ -25,9 +25,7 @@ class Streams:
         for task in self._idle:
             task.cancel()
 
-    def of(
-        self, kind: type[Message], method: Handler
-    ) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[Any]]:
+    def of(self, kind: type[Message], method: Handler) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[Any]]:
         """Makes a handler of streams out of a handler of single messages: one answer for each, in order.
 
         A message that is refused ends the stream, and the status names its place.

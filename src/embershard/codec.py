@@ -36,7 +36,7 @@ def encode_batch(batch: FeatureBatch) -> pb.FeatureIds:
     return pb.FeatureIds(
         feature=batch.feature,
         ids=_bytes(batch.ids, "<i8") if integers else b"",
-        keys=() if integers else batch.ids,  # type: ignore[arg-type]  # strings, as they are no array
+        keys=() if integers else batch.ids,
         lengths=b"" if batch.lengths is None else _bytes(batch.lengths, "<i4"),
         weights=b"" if batch.weights is None else _bytes(batch.weights, "<f4"),
     )
@@ -90,7 +90,7 @@ def decode_update(message: pb.FeatureUpdate, dims: Mapping[str, int]) -> Feature
 def encode_answer(
     features: Sequence[str], vectors: Sequence[NDArray[Any]], provenance: Sequence[NDArray[np.uint8]], version: int
 ) -> bytes:
-    """A LookupResponse, serialised: the same bytes that protobuf makes, but the vectors are copied once and not thrice."""
+    """A LookupResponse, serialised: a message like protobuf's own, but the vectors are copied once and not thrice."""
     pieces: list[bytes | memoryview] = []
     for number, (feature, rows_ND) in enumerate(zip(features, vectors, strict=True)):
         head = pb.FeatureRows(
@@ -99,7 +99,7 @@ def encode_answer(
             dim=rows_ND.shape[1],
             provenance=provenance[number].tobytes() if provenance else b"",
         ).SerializeToString()
-        values = memoryview(np.ascontiguousarray(rows_ND)).cast("B") if rows_ND.size else b""
+        values = np.ascontiguousarray(rows_ND).data.cast("B") if rows_ND.size else b""
         tail = _VALUES_TAG + _varint(len(values)) if len(values) else b""
         pieces += [_FEATURES_TAG + _varint(len(head) + len(tail) + len(values)), head, tail, values]
     return b"".join([*pieces, pb.LookupResponse(version=version).SerializeToString()])

@@ -85,9 +85,7 @@ class Collection:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.table_of: dict[str, TableSpec] = {
-            feature: table for table in config.tables for feature in table.features
-        }
+        self.table_of: dict[str, TableSpec] = {feature: table for table in config.tables for feature in table.features}
 
     def read(self, batches: Sequence[FeatureBatch]) -> Read:
         """A lookup of these batches.
@@ -107,10 +105,10 @@ class Collection:
             InvalidInput: as for `read`, and shapes that don't fit, or numbers that a row can't hold.
         """
         ids = self._count([update.batch for update in updates])
-        moved = [(self._row_batch(update.batch), update.gradients) for update in updates if update.gradients is not None]
-        overwritten = [
-            self._overwrite(update.batch, update.values) for update in updates if update.values is not None
+        moved = [
+            (self._row_batch(update.batch), update.gradients) for update in updates if update.gradients is not None
         ]
+        overwritten = [self._overwrite(update.batch, update.values) for update in updates if update.values is not None]
         written, values = {}, {}
         for table in {table for table, _, _ in overwritten}:
             pieces = [(rows, new) for name, rows, new in overwritten if name == table]

@@ -201,7 +201,12 @@ def _keys(feature: str, keys: Iterable[object]) -> Sequence[str]:
 
 
 def _integers(feature: str, what: str, numbers: object, dtype: type[np.int32] | type[np.int64]) -> NDArray[Any]:
-    array = np.asarray(numbers)
+    try:
+        array = np.asarray(numbers)
+    except (TypeError, ValueError) as error:  # ragged lists, for one
+        raise InvalidInput(f"feature {feature!r}: {what} are no array: {error}") from error
+    if dtype is np.int64 and array.dtype.kind in "fO" and isinstance(numbers, (list, tuple)):
+        array = _wide_integers(numbers, array)
     if array.size == 0:
         return np.empty(0, dtype)
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -215,6 +220,13 @@ def _integers(feature: str, what: str, numbers: object, dtype: type[np.int32] | 
     if array.min() < bounds.min or array.max() > bounds.max:
         raise InvalidInput(f"feature {feature!r}: {what} do not fit into {bounds.dtype}")
     return np.ascontiguousarray(array, dtype)
+
+
+def _wide_integers(numbers: Sequence[object], array: NDArray[Any]) -> NDArray[Any]:
+    """Python integers that no one dtype of numpy holds, as of int64 and uint64 together; else what it was."""
+    if not all(type(number) is int and -(2**63) <= number < 2**64 for number in numbers):
+        return array
+    return np.array([number & (2**64 - 1) for number in numbers], np.uint64)  # type: ignore[operator]  # all are int
 
 
 def _floats(what: str, numbers: object, dimensions: int) -> NDArray[np.float32]:

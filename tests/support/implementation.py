@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from support.ranks import Ranks
-from support.subject import Subject, local
 
 from embershard.config import Config
 from embershard.types import FeatureBatch, FeatureUpdate
+from support.ranks import Ranks
+from support.subject import Subject, local
 
 Array = np.ndarray[Any, Any]
 

@@ -1,8 +1,8 @@
 """Real ranks: processes with a process group, that do together what a test tells them.
 
-    ranks = Ranks(3)
-    ranks.build(config)
-    ranks.each("lookup", [[batches_of_rank_0], [batches_of_rank_1], [batches_of_rank_2]])
+ranks = Ranks(3)
+ranks.build(config)
+ranks.each("lookup", [[batches_of_rank_0], [batches_of_rank_1], [batches_of_rank_2]])
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
 from typing import Any
 
 from embershard.config import Config
@@ -48,7 +49,7 @@ class Ranks:
                     "OMP_NUM_THREADS": "1",
                     "TEST_ADDRESS": f"127.0.0.1:{listener.address[1]}",
                     "TEST_KEY": key.hex(),
-                    "PYTHONPATH": os.path.dirname(os.path.dirname(__file__)),
+                    "PYTHONPATH": str(Path(__file__).parent.parent),
                 }
                 self._processes.append(subprocess.Popen([sys.executable, __file__], env=environment))
             connections = [listener.accept() for _ in range(size)]
@@ -90,10 +91,9 @@ def main() -> None:
         from embershard_server.quiet import quieten
 
         quieten()
-        from support.subject import Subject
-
         from embershard.engine.torchrec import TorchRecEngine
         from embershard.engine.world import TorchWorld
+        from support.subject import Subject
 
         world = TorchWorld(timeout_s=60)
         connection.send(world.rank)

@@ -38,9 +38,7 @@ def everything(optimizer: str, pooling: str, ids: str) -> Config:
     ]
     tables[0]["features"] = ["wide", "wide_too"]
     tables.append({"name": "single", "rows": 1, "dim": 4, "pooling": pooling, "ids": {"kind": "direct"}})
-    tables.append(
-        {"name": "own", "rows": 9, "dim": 8, "pooling": pooling, "ids": kind, "optimizer": {"kind": "sgd"}}
-    )
+    tables.append({"name": "own", "rows": 9, "dim": 8, "pooling": pooling, "ids": kind, "optimizer": {"kind": "sgd"}})
     return collection(tables, kind=optimizer, learning_rate=0.1)
 
 

@@ -61,7 +61,9 @@ class Service:
         """Until every rank serves, in its n-th life; a service that ends instead is an error with its output."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or len(self._served) >= lives * self.size, START_S * lives)
-        assert len(self._served) >= lives * self.size, f"the service doesn't serve:\n{self.output}"
+        if len(self._served) < lives * self.size:
+            self.stop()
+            raise AssertionError(f"the service doesn't serve:\n{self.output}")
         return self
 
     @property

@@ -14,6 +14,7 @@ from embershard.client.wire import (
     TIMEOUT_S,
     Features,
     channel_options,
+    checked_target,
     lookup_request,
     translated_errors,
     update_request,
@@ -31,7 +32,7 @@ class AsyncClient:
     """
 
     def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S, message_bytes: int = MESSAGE_BYTES) -> None:
-        self.target = target
+        self.target = checked_target(target)
         self._timeout_s = timeout_s
         self._channel = grpc.aio.insecure_channel(target, options=channel_options(message_bytes))
         self._embedding = rpc.EmbeddingServiceStub(self._channel)
@@ -103,9 +104,7 @@ class AsyncClient:
         async for answer in self._stream(self._embedding.LookupStream, messages):
             yield codec.decode_answer(answer, codec.DTYPE_BY_NAME[dtype])
 
-    async def update_stream(
-        self, requests: AsyncIterable[tuple[Features, Mapping[str, object]]]
-    ) -> AsyncIterator[int]:
+    async def update_stream(self, requests: AsyncIterable[tuple[Features, Mapping[str, object]]]) -> AsyncIterator[int]:
         """As `Client.update_stream`."""
         messages = (update_request(features, gradients=gradients) async for features, gradients in requests)
         async for response in self._stream(self._embedding.UpdateStream, messages):

@@ -14,6 +14,7 @@ from embershard.client.wire import (
     TIMEOUT_S,
     Features,
     channel_options,
+    checked_target,
     lookup_request,
     translated_errors,
     update_request,
@@ -36,7 +37,7 @@ class Client:
     """
 
     def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S, message_bytes: int = MESSAGE_BYTES) -> None:
-        self.target = target
+        self.target = checked_target(target)
         self._timeout_s = timeout_s
         self._channel = grpc.insecure_channel(target, options=channel_options(message_bytes))
         self._embedding = rpc.EmbeddingServiceStub(self._channel)

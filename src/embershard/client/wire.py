@@ -34,6 +34,14 @@ _REPEATABLE = ("Describe", "Lookup")
 where it knows that the server never saw it."""
 
 
+def checked_target(target: str) -> str:
+    """The address of a front end, HOST:PORT (or any name that gRPC resolves, such as unix:PATH and dns:///HOST:PORT)."""
+    _, colon, port = target.rpartition(":")
+    if not colon or (port.isdigit() and not 0 < int(port) < 65536):
+        raise InvalidInput(f"target {target!r} is not HOST:PORT, with a port from 1 to 65535")
+    return target
+
+
 def channel_options(message_bytes: int) -> list[tuple[str, Any]]:
     """Options of a channel to the service."""
     names = [{"service": "embershard.v1.EmbeddingService", "method": method} for method in _REPEATABLE]
@@ -57,6 +65,8 @@ def lookup_request(
     Raises:
         InvalidInput: before anything is sent.
     """
+    if not 0 <= min_version < 2**64:
+        raise InvalidInput(f"min_version {min_version} is not from 0 to 2^64 - 1")
     if dtype not in codec.DTYPE_BY_NAME:
         raise InvalidInput(f"dtype {dtype!r} is not one of {', '.join(codec.DTYPE_BY_NAME)}")
     return pb.LookupRequest(
@@ -90,7 +100,7 @@ def translated_errors(target: str) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        status = error.code().name  # type: ignore[attr-defined]  # every call's error has a code
-        details = error.details() or status  # type: ignore[attr-defined]
+        status = error.code().name
+        details = error.details() or status
         kind = ERROR_BY_STATUS.get(status, Unavailable if status == "CANCELLED" else InternalError)
         raise kind(f"{target}: {details}") from error

@@ -10,6 +10,7 @@ import psutil
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from tqdm import tqdm
 
 from embershard.engine.placement import Group, groups_of
 from embershard.engine.shard import Shard
@@ -41,8 +42,11 @@ class Engine(ABC):
 
     def initialise(self) -> None:
         """Every row as it is before any update."""
-        for shard in self.shards.values():
-            shard.initialise(self.config.collection.seed)
+        rows = sum(group.block_rows for group in self.groups)
+        # Only rank 0 shows its progress, and only where it takes over two seconds.
+        with tqdm(total=rows, unit="rows", unit_scale=True, delay=2, disable=self.world.rank != 0) as progress:
+            for shard in self.shards.values():
+                shard.initialise(self.config.collection.seed, progress.update)
 
     @abstractmethod
     def _make_shard(self, group: Group) -> Shard:
@@ -66,7 +70,7 @@ class Engine(ABC):
 
     def gather(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
         """The rows of each table, {table: float32 [M, D]}."""
-        gathered = {}
+        gathered: dict[str, Tensor] = {}
         for group in self._active(active):
             physical_M, names, counts = group.physical(rows)
             pieces = self._gather(group, physical_M.to(self.world.device))[:, : group.dim].split(counts)
@@ -89,7 +93,7 @@ class Engine(ABC):
 
     def trained(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
         """Whether an update has reached each row, {table: bool [M]}."""
-        flags = {}
+        flags: dict[str, Tensor] = {}
         for group in self._active(active):
             physical_M, names, counts = group.physical(rows)
             pieces = self._trained(group, physical_M.to(self.world.device)).split(counts)

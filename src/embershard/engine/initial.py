@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -25,14 +26,18 @@ def initial_rows(table: TableSpec, seed: int, chunk: int) -> Tensor:
     count = rows * table.dim
     if table.init.kind == "zeros":
         return torch.zeros(rows, table.dim)
-    bits = np.random.Philox(key=[table_seed(table.name, seed), chunk]).random_raw(-(-count // 2)).view(np.uint32)[:count]
+    bits = (
+        np.random.Philox(key=[table_seed(table.name, seed), chunk]).random_raw(-(-count // 2)).view(np.uint32)[:count]
+    )
     # 24 bits fill a float32's mantissa; the half keeps the ends of the interval out.
     centred = torch.from_numpy(((bits >> 8).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23) - np.float32(1))
     shaped = centred if table.init.kind == "uniform" else torch.erfinv(centred) * math.sqrt(2)
     return (shaped * table.init.scale).view(rows, table.dim)
 
 
-def fill_initial(view_ND: Tensor, table: TableSpec, seed: int, first_row: int) -> None:
+def fill_initial(
+    view_ND: Tensor, table: TableSpec, seed: int, first_row: int, progress: Callable[[int], object] = int
+) -> None:
     """Writes the start of the rows `first_row`, `first_row` + 1, … of a table into a shard's view."""
     done = 0
     while done < len(view_ND):
@@ -40,3 +45,4 @@ def fill_initial(view_ND: Tensor, table: TableSpec, seed: int, first_row: int) -
         rows_CD = initial_rows(table, seed, chunk)[skip : skip + len(view_ND) - done]
         view_ND[done : done + len(rows_CD)].copy_(rows_CD)
         done += len(rows_CD)
+        progress(len(rows_CD))

@@ -116,21 +116,20 @@ class JobQueue:
         with self.changed:
             if self._closed:
                 raise self._closed
-            waiting, limits = len(self._lookups) + len(self._updates) + len(self._actions), self._limits
-            if waiting >= limits.queued_requests or (self._ids and self._ids + job.ids > limits.queued_ids):
+            waiting = len(self._lookups) + len(self._updates) + len(self._actions)
+            most, most_ids = self._limits.queued_requests, self._limits.queued_ids
+            if waiting >= most or (self._ids and self._ids + job.ids > most_ids):
                 raise Overloaded(
-                    f"{waiting:,} requests with {self._ids:,} ids wait already; at most {limits.queued_requests:,} "
-                    f"(limits.queued_requests) with {limits.queued_ids:,} (limits.queued_ids) may: try again in a moment"
+                    f"{waiting:,} requests with {self._ids:,} ids wait already, and limits.queued_requests = {most:,}, "
+                    f"limits.queued_ids = {most_ids:,}; try again in a moment"
                 )
             self._ids += job.ids
-            queue: deque[Any] = (
-                self._lookups
-                if isinstance(job, LookupJob)
-                else self._updates
-                if isinstance(job, UpdateJob)
-                else self._actions
-            )
-            queue.append(job)
+            if isinstance(job, LookupJob):
+                self._lookups.append(job)
+            elif isinstance(job, UpdateJob):
+                self._updates.append(job)
+            elif isinstance(job, ActionJob):
+                self._actions.append(job)
             self.changed.notify()
 
     def close(self, reason: EmbershardError) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,8 @@ class Shard:
     trained: Tensor
     """uint8 [block_rows]: 1 once an update has reached the row."""
 
-    def initialise(self, seed: int) -> None:
-        """Every row as it is before any update; `seed` is the collection's."""
+    def initialise(self, seed: int, progress: Callable[[int], object]) -> None:
+        """Every row as it is before any update; `seed` is the collection's; tells `progress` of rows done."""
         self.weight.zero_()
         self.trained.zero_()
         if self.state is not None:
@@ -37,7 +38,7 @@ class Shard:
         for slot in self.group.slots.values():
             start, _ = slot.held(self.rank)
             view = self.weight[slot.local(self.rank), : self.group.dim]
-            fill_initial(view, slot.table, seed, start)
+            fill_initial(view, slot.table, seed, start, progress)
 
     def write(self, local_M: Tensor, values_MD: Tensor) -> None:
         """Overwrites rows of this shard with [M, kernel_dim], each at most once; optimizer state stays."""

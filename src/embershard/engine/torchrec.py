@@ -7,8 +7,6 @@ gradients there, to the fused optimizer.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -139,6 +137,6 @@ def _exchange_counts(sent: list[int]) -> list[int]:
 
 def _exchange(items: Tensor, sent: list[int], received: list[int]) -> Tensor:
     """Sends `sent[r]` consecutive items to rank r; returns what came, in the order of the ranks."""
-    arrived: Any = items.new_empty(sum(received), *items.shape[1:])
+    arrived: Tensor = items.new_empty(sum(received), *items.shape[1:])
     dist.all_to_all_single(arrived, items.contiguous(), received, sent)
     return arrived

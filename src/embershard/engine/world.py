@@ -8,6 +8,7 @@ host), and all of them meet in the next tick's first collective.
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import os
 import threading
@@ -68,9 +69,11 @@ class SoloWorld(World):
         self.device = _device(0)
 
     def sum(self, numbers: Tensor) -> Tensor:
+        """As `World.sum`."""
         return numbers
 
     def gather(self, item: Any) -> list[Any]:
+        """As `World.gather`."""
         return [item]
 
     def listen(self, called: Callable[[int], None], lost: Callable[[Exception], None]) -> None:
@@ -105,18 +108,23 @@ class TorchWorld(World):
         return dist.PrefixStore(f"embershard/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
     def sum(self, numbers: Tensor) -> Tensor:
+        """As `World.sum`."""
         dist.all_reduce(numbers)
         return numbers
 
     def gather(self, item: Any) -> list[Any]:
+        """As `World.gather`."""
         items: list[Any] = [None] * self.size
         dist.all_gather_object(items, item)
         return items
 
     def call(self, number: int) -> None:
+        """As `World.call`."""
         self._calls.set(_key(number), "")
 
     def listen(self, called: Callable[[int], None], lost: Callable[[Exception], None]) -> None:
+        """As `World.listen`."""
+
         def heed() -> None:
             for number in itertools.count():
                 try:
@@ -132,6 +140,7 @@ class TorchWorld(World):
         threading.Thread(target=heed, name="listener", daemon=True).start()
 
     def leave(self) -> None:
+        """As `World.leave`."""
         self._left = True
         dist.barrier()
         dist.destroy_process_group()
@@ -142,8 +151,13 @@ def _key(number: int) -> str:
 
 
 def _device(local_rank: int) -> torch.device:
-    if not torch.cuda.is_available():
+    """A GPU if there is one and FBGEMM's kernels were built for it: torch alone may be."""
+    if not torch.cuda.is_available() or not _installed("fbgemm-gpu"):
         return torch.device("cpu")
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
+
+
+def _installed(distribution: str) -> bool:
+    return any(True for _ in importlib.metadata.distributions(name=distribution))

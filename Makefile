@@ -1,0 +1,74 @@
+# make serve    serve the sample collection          make test     run the tests
+# make demo     train it over gRPC (RANKS=2: sharded) make check    lint, types, proto, generated code
+# `make help` lists everything.
+
+PYTHON ?= python3.11
+# A host with an NVIDIA driver gets the GPU build; BACKEND=cpu|gpu overrides.
+BACKEND ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
+RANKS ?= 1
+LISTEN ?= 127.0.0.1:50051
+DATA_DIR ?= state
+
+VENV := .venv
+BIN := $(VENV)/bin
+SERVER := $(VENV)/server-$(BACKEND)
+DEV := $(VENV)/dev-$(BACKEND)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
+LOCKS := requirements/$(BACKEND).lock requirements/torchrec.lock
+
+.PHONY: help serve demo test test-slow check format generate proto-release clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+serve: $(SERVER) ## serve the sample collection (LISTEN=host:port, DATA_DIR=folder)
+	@exec $(BIN)/embershard serve --config deploy/movielens.toml --listen $(LISTEN) --data-dir $(DATA_DIR)
+
+demo: $(SERVER) ## train a recommender on MovieLens 100K through the service (RANKS=2 for the sharded engine)
+	@$(BIN)/python benchmarks/demo.py --ranks $(RANKS)
+
+test: $(DEV) ## run the tests, in under ten minutes on two cores
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(DEV) ## run the tests that take gigabytes or long
+	$(BIN)/python -m pytest -m slow
+
+check: $(DEV) ## lint, types, proto lint and breaking changes, generated code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python tools/generate.py --check
+	cd proto && ../$(BIN)/buf lint && ../$(BIN)/buf breaking --against baseline.binpb
+
+format: $(DEV) ## format the code
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format .
+
+generate: $(DEV) ## write the protobuf and gRPC code after a change of proto/
+	$(BIN)/python tools/generate.py
+
+proto-release: $(DEV) ## make today's proto the one that later changes must not break
+	cd proto && ../$(BIN)/buf build -o baseline.binpb
+
+clean: ## remove the virtual environment and caches; state/ stays
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/made:
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "embershard needs Python 3.11 or later: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# The server: its lock file for this backend, then TorchRec without its dependencies (see requirements/torchrec.lock).
+$(SERVER): $(VENV)/made $(LOCKS) pyproject.toml
+	@echo "installing the server ($(BACKEND)) into $(VENV); the first time takes some minutes"
+	@$(BIN)/python -m pip --disable-pip-version-check --quiet uninstall --yes fbgemm-gpu fbgemm-gpu-cpu 2>/dev/null
+	@$(PIP) -r requirements/$(BACKEND).lock setuptools==84.2.1
+	@$(PIP) --no-deps -r requirements/torchrec.lock
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@rm -f $(VENV)/server-* $(VENV)/dev-*
+	@touch $@
+
+$(DEV): $(SERVER) requirements/dev.lock
+	@$(PIP) --no-deps -r requirements/dev.lock
+	@touch $@

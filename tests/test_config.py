@@ -1,0 +1,123 @@
+"""The configuration: an error names file, table, key, the value and what is allowed."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embershard.config import layout_difference, load_config, parse_config
+from embershard.errors import ConfigError
+
+GOOD: dict[str, Any] = {
+    "collection": {"name": "shop", "seed": 7},
+    "optimizer": {"kind": "sgd", "learning_rate": 1},
+    "tables": [
+        {"name": "user", "rows": 10, "dim": 4},
+        {"name": "zip", "rows": 9, "dim": 3, "ids": {"kind": "hashed", "hashes": 2, "padding": "x"}},
+    ],
+}
+
+BAD: list[tuple[list[Any], Any, str]] = [
+    (["tables"], [], "tables: list should have at least 1 item"),
+    (["tables"], 3, "tables = 3: input should be a valid list"),
+    (["tables", 1, "rows"], -3, "tables[1] 'zip' rows = -3: input should be greater than or equal to 1"),
+    (["tables", 1, "rows"], 0, "tables[1] 'zip' rows = 0"),
+    (["tables", 1, "rows"], "3", "tables[1] 'zip' rows = '3': input should be a valid integer"),
+    (["tables", 1, "rows"], True, "tables[1] 'zip' rows = True: input should be a valid integer"),
+    (["tables", 1, "rows"], 2**41, "rows = 2199023255552: input should be less than or equal to"),
+    (["tables", 1, "dim"], 0, "tables[1] 'zip' dim = 0"),
+    (["tables", 1, "rowz"], 3, "tables[1] 'zip' rowz: unknown key; allowed here: name, rows, dim, features"),
+    (["tables", 1, "pooling"], "max", "pooling = 'max': input should be 'none', 'sum' or 'mean'"),
+    (["tables", 1, "dtype"], "bfloat16", "dtype = 'bfloat16': input should be 'float32' or 'float16'"),
+    (["tables", 1, "name"], "a b", "tables[1] 'a b' name = 'a b': string should match pattern"),
+    (["tables", 1, "name"], "user", "table 'user' is there more than once"),
+    (["tables", 1, "features"], ["user"], "feature 'user' is there more than once"),
+    (["tables", 1, "ids", "kind"], "magic", "does not match any of the expected tags: 'direct', 'hashed'"),
+    (["tables", 1, "ids", "bits"], 1, "tables[1] 'zip' ids bits: unknown key; allowed here: kind, hashes"),
+    (["tables", 1, "ids", "hashes"], 10, "ids.hashes = 10 is more than rows = 9"),
+    (["tables", 0, "ids"], {"padding": "x"}, "tables[0] 'user' ids padding = 'x': input should be a valid integer"),
+    (["tables", 0, "ids"], {"padding": 2**63}, "ids padding = 9223372036854775808: input should be less than"),
+    (["tables", 0, "optimizer"], {"kind": "adam"}, "kind = 'adam': is not an optimizer that every engine honours"),
+    (["tables", 0, "optimizer"], {"weight_decay": 0.1}, "weight_decay: unknown key; allowed here: kind"),
+    (["optimizer", "kind"], "lamb", "(FBGEMM has no exact CPU kernel for it); allowed: sgd, adagrad, rowwise_adagrad"),
+    (["optimizer", "learning_rate"], "1", "optimizer learning_rate = '1': input should be a valid number"),
+    (["optimizer", "learning_rate"], float("nan"), "optimizer learning_rate = nan"),
+    (["optimizer", "learning_rate"], -1, "optimizer learning_rate = -1"),
+    (["collection", "seed"], -1, "collection seed = -1"),
+    (["limits"], {"message_bytes": 0}, "limits message_bytes = 0"),
+    (["server"], {}, "server: unknown key; allowed here: collection, tables, optimizer, limits"),
+]
+
+
+def with_value(path: list[Any], value: Any) -> dict[str, Any]:
+    data = copy.deepcopy(GOOD)
+    place = data
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return data
+
+
+@pytest.mark.parametrize(("path", "value", "message"), BAD)
+def test_a_wrong_value_is_named_with_its_place_and_what_is_allowed(path: list[Any], value: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(with_value(path, value), source="shop.toml")
+    assert str(caught.value).startswith("shop.toml: ")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["collection", "tables"])
+def test_a_missing_key_is_named(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"shop.toml: {key}: this key is required"):
+        parse_config({name: value for name, value in GOOD.items() if name != key}, source="shop.toml")
+
+
+def test_all_problems_are_told_at_once() -> None:
+    data = with_value(["tables", 0, "rows"], 0)
+    data["tables"][1]["dim"] = 0
+    with pytest.raises(ConfigError, match=r"(?s)'user' rows = 0.*'zip' dim = 0"):
+        parse_config(data)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.toml: can't read the configuration: No such file"):
+        load_config(tmp_path / "missing.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"binary\.toml: is not UTF-8"):
+        load_config(tmp_path / "binary.toml")
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    config = parse_config(GOOD)
+    user, zipped = config.tables
+    assert (user.features, user.ids.kind, user.pooling) == (["user"], "direct", "none")
+    assert config.optimizer_of(zipped).learning_rate == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "changes"),
+    [
+        (["collection", "seed"], 8, True),
+        (["tables", 0, "rows"], 11, True),
+        (["tables", 1, "ids", "hashes"], 1, True),
+        (["tables", 0, "features"], ["other"], True),
+        (["tables", 0, "pooling"], "sum", True),
+        (["optimizer", "learning_rate"], 0.5, False),
+        (["limits"], {"wait_ms": 1}, False),
+    ],
+)
+def test_the_fingerprint_covers_what_decides_an_ids_vector(path: list[Any], value: Any, changes: bool) -> None:
+    before, after = parse_config(GOOD), parse_config(with_value(path, value))
+    assert (before.fingerprint() != after.fingerprint()) == changes
+    assert bool(layout_difference(before.layout(), after.layout())) == changes
+
+
+def test_a_fingerprint_is_the_same_on_every_machine_for_ever() -> None:
+    assert parse_config(GOOD).fingerprint() == "4055cf64ff8945e2"
+
+
+def test_the_sample_collection_is_valid() -> None:
+    assert load_config(Path(__file__).parents[1] / "deploy" / "movielens.toml").collection.name == "movielens"
