@@ -9,7 +9,8 @@ from embershard_server.quiet import quieten
 
 quieten()
 
-from support.implementation import Implementation  # noqa: E402  # after quieten: this imports torch
+import torchrec  # noqa: E402, F401  # after quieten, as whatever imports torch, FBGEMM or TorchRec
+from support.implementation import Implementation  # noqa: E402
 from support.ranks import Ranks  # noqa: E402
 
 

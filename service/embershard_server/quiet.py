@@ -15,4 +15,5 @@ def quieten() -> None:
 
 _MESSAGES = [
     r"(?s).*Failed to import: fbgemm_gpu\.split_embedding_codegen_lookup_invokers",  # kernels of SSD tables, not here
+    r"(?s).*fbgemm_gpu\.split_table_batched_embeddings_ops is now DEPRECATED",  # TorchRec imports it
 ]

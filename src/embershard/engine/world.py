@@ -96,15 +96,22 @@ class TorchWorld(World):
         self.device = _device(int(os.environ.get("LOCAL_RANK", self.rank)))
         self._timeout = timedelta(seconds=timeout_s)
         backend = "gloo" if self.device.type == "cpu" else "cpu:gloo,cuda:nccl"
-        dist.init_process_group(backend, timeout=self._timeout)
+        # Without torchrun's agent, rank 0 has the store.
+        hosts = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        meeting = self._connect(hosts=hosts)
+        dist.init_process_group(backend, store=meeting, rank=self.rank, world_size=self.size, timeout=self._timeout)
         # The listener blocks its connection to the store, so that calling needs one of its own.
         self._calls, self._heard = self._connect(), self._connect()
         self._left = False
 
-    def _connect(self) -> dist.Store:
+    def _connect(self, *, hosts: bool = False) -> dist.Store:
+        """A connection to the store, its keys apart from those of an earlier life of the ranks.
+
+        torchrun's store outlives a restart, and torch itself doesn't keep the lives apart: ranks would look for the
+        addresses of their dead predecessors, and hear their calls.
+        """
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = dist.TCPStore(host, port, is_master=False, timeout=self._timeout)
-        # torchrun's store outlives a restart of the ranks: the calls of an earlier life must not be heard.
+        store = dist.TCPStore(host, port, is_master=hosts, timeout=self._timeout)
         return dist.PrefixStore(f"embershard/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
     def sum(self, numbers: Tensor) -> Tensor:
