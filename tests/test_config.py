@@ -117,7 +117,3 @@ def test_the_fingerprint_covers_what_decides_an_ids_vector(path: list[Any], valu
 
 def test_a_fingerprint_is_the_same_on_every_machine_for_ever() -> None:
     assert parse_config(GOOD).fingerprint() == "4055cf64ff8945e2"
-
-
-def test_the_sample_collection_is_valid() -> None:
-    assert load_config(Path(__file__).parents[1] / "deploy" / "movielens.toml").collection.name == "movielens"

@@ -16,6 +16,9 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 from embershard.config import Config
 from embershard.types import FeatureBatch, FeatureUpdate
 
+# TorchRec's unsharded modules script their splits.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+
 ROWS, DIM, RATE = 40, 12, 0.1
 TORCH = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
 

@@ -1,0 +1,51 @@
+"""The README is true: its commands exist, its collection is served, its client example runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.service import Service
+
+from embershard.config import load_config
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize("ranks", [0, 2], ids=["local", "torchrec-2"])
+def test_the_client_example_runs_against_the_collection_example(tmp_path: Path, ranks: int) -> None:
+    (collection,), (example,) = blocks("toml"), blocks("python")
+    with Service(collection, tmp_path, ranks=ranks) as service:
+        exec(compile(example.replace("127.0.0.1:50051", service.target), "README.md", "exec"), {})
+
+
+def test_make_knows_every_target_that_the_readme_names() -> None:
+    for target in sorted(set(re.findall(r"make ([a-z]+(?:-[a-z]+)*)", "\n".join(blocks("sh")) + README))):
+        shown = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert shown.returncode == 0, f"make {target}: {shown.stderr}"
+
+
+def test_every_embershard_command_of_the_readme_is_understood(tmp_path: Path) -> None:
+    commands = re.findall(r"^(?:\.venv/bin/)?embershard (\w+) ?(.*?)(?: +#.*)?$", "\n".join(blocks("sh")), re.MULTILINE)
+    assert {name for name, _ in commands} >= {"serve", "lookup", "describe"}
+    with Service(ROOT / "deploy" / "movielens.toml", tmp_path) as service:
+        for name, arguments in commands:
+            if name == "serve":
+                continue  # what `make serve` does, and every test here
+            command = [str(ROOT / ".venv/bin/embershard"), name, "--target", service.target, *arguments.split()]
+            shown = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert shown.returncode == 0, shown.stderr
+            assert shown.stdout
+
+
+def test_the_sample_collection_is_valid_and_has_every_kind_of_feature() -> None:
+    tables = load_config(ROOT / "deploy" / "movielens.toml").tables
+    assert {table.ids.kind for table in tables} == {"direct", "hashed"}
+    assert {table.pooling for table in tables} == {"none", "mean"}
