@@ -17,7 +17,7 @@ from embershard.config import Config
 from embershard.types import FeatureBatch, FeatureUpdate
 
 # TorchRec's unsharded modules script their splits.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.(script|interface). is deprecated:DeprecationWarning")
 
 ROWS, DIM, RATE = 40, 12, 0.1
 TORCH = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
