@@ -11,7 +11,6 @@ import torch
 import torchrec
 from support.implementation import Array, Implementation
 from support.scenario import collection, random_batch
-from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from embershard.config import Config
 from embershard.types import FeatureBatch, FeatureUpdate
@@ -78,7 +77,7 @@ def test_torchrecs_own_unsharded_collections_agree(
     with torch.no_grad():
         weight.copy_(torch.from_numpy(implementation.state()["t.weight"]))
     arguments = {"lr": RATE} | ({"eps": 1e-10} if optimizer == "adagrad" else {})
-    apply_optimizer_in_backward(TORCH[optimizer], theirs.parameters(), arguments)
+    step = TORCH[optimizer](theirs.parameters(), **arguments)
     lengths = np.ones(len(batch.ids), np.int32) if batch.lengths is None else batch.lengths
     jagged = torchrec.KeyedJaggedTensor(
         keys=["t"],
@@ -91,7 +90,9 @@ def test_torchrecs_own_unsharded_collections_agree(
         answer = answer["t"].values() if pooling == "none" else answer.values()
         np.testing.assert_allclose(ours(implementation, config, batch, None), answer.detach(), rtol=1e-5, atol=1e-6)
         gradients = np.random.default_rng(9).normal(size=answer.shape).astype(np.float32)
+        step.zero_grad()
         answer.backward(torch.from_numpy(gradients))
+        step.step()
         rows = ours(implementation, config, batch, gradients)
         np.testing.assert_allclose(rows, weight.detach(), rtol=1e-5, atol=1e-5)
 
