@@ -31,15 +31,24 @@ DTYPE_BY_NAME = {"float32": pb.D_TYPE_FLOAT32, "float16": pb.D_TYPE_FLOAT16}
 
 
 def encode_batch(batch: FeatureBatch) -> pb.FeatureIds:
-    """A batch of ids → message."""
+    """A batch of ids → message.
+
+    Raises:
+        InvalidInput: a string that no bytes can carry.
+    """
     integers = isinstance(batch.ids, np.ndarray)
-    return pb.FeatureIds(
-        feature=batch.feature,
-        ids=_bytes(batch.ids, "<i8") if integers else b"",
-        keys=() if integers else batch.ids,
-        lengths=b"" if batch.lengths is None else _bytes(batch.lengths, "<i4"),
-        weights=b"" if batch.weights is None else _bytes(batch.weights, "<f4"),
-    )
+    try:
+        return pb.FeatureIds(
+            feature=batch.feature,
+            ids=_bytes(batch.ids, "<i8") if integers else b"",
+            keys=() if integers else batch.ids,
+            lengths=b"" if batch.lengths is None else _bytes(batch.lengths, "<i4"),
+            weights=b"" if batch.weights is None else _bytes(batch.weights, "<f4"),
+        )
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"feature {batch.feature!r}: {error.object!r} is no text: it has a lone surrogate at {error.start}"
+        ) from error
 
 
 def decode_batch(message: pb.FeatureIds) -> FeatureBatch:

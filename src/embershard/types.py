@@ -195,8 +195,6 @@ def _keys(feature: str, keys: Iterable[object]) -> Sequence[str]:
     for at, key in enumerate(strings):
         if not isinstance(key, str):
             raise InvalidInput(f"feature {feature!r}: ids[{at}] is {key!r}; ids are all strings or all integers")
-        if not key.isascii() and any("\ud800" <= character <= "\udfff" for character in key):
-            raise InvalidInput(f"feature {feature!r}: ids[{at}] is {key!r}, which is no text: it has a lone surrogate")
     return strings  # type: ignore[return-value]  # the loop above has proved it
 
 

@@ -27,7 +27,7 @@ class Subject:
     def lookup(self, batches: Sequence[FeatureBatch]) -> list[np.ndarray[Any, Any]]:
         read = self.collection.read(batches)
         gathered = self.engine.gather(read.rows, self._active(read.rows))
-        return [vectors.numpy() for vectors in read.answer(gathered)]
+        return [vectors.cpu().numpy() for vectors in read.answer(gathered)]
 
     def provenance(self, batches: Sequence[FeatureBatch]) -> list[np.ndarray[Any, Any]]:
         read = self.collection.read(batches)
@@ -40,7 +40,7 @@ class Subject:
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Every tensor whole, its shards one after the other."""
-        mine = {name: view.numpy().copy() for name, view in self.engine.tensors().items()}
+        mine = {name: view.cpu().numpy().copy() for name, view in self.engine.tensors().items()}
         parts = self.engine.world.gather(mine)
         return {name: np.concatenate([part[name] for part in parts]) for name in mine}
 

@@ -1,0 +1,108 @@
+"""The client against a service that misbehaves: what is repeated, what never is, and what the caller is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+import embershard
+from embershard import Client
+from embershard.errors import ERROR_BY_STATUS
+from embershard.v1 import embershard_pb2 as pb
+from embershard.v1 import embershard_pb2_grpc as rpc
+
+
+class Moody(rpc.EmbeddingServiceServicer):  # type: ignore[misc]  # gRPC's generated classes have no types
+    """Refuses calls with the given statuses, one after the other, and answers from then on."""
+
+    def __init__(self) -> None:
+        self.moods: list[grpc.StatusCode] = []
+        self.calls = 0
+
+    def _be_moody(self, context: grpc.ServicerContext) -> None:
+        self.calls += 1
+        if self.moods:
+            context.abort(self.moods.pop(0), "not now")
+
+    def Lookup(self, request: Any, context: grpc.ServicerContext) -> pb.LookupResponse:
+        self._be_moody(context)
+        return pb.LookupResponse(version=5)
+
+    def Update(self, request: Any, context: grpc.ServicerContext) -> pb.UpdateResponse:
+        self._be_moody(context)
+        return pb.UpdateResponse(version=6)
+
+
+@pytest.fixture
+def service() -> Iterator[tuple[Moody, str]]:
+    server, moody = grpc.server(ThreadPoolExecutor(2)), Moody()
+    rpc.add_EmbeddingServiceServicer_to_server(moody, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield moody, f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def test_a_lookup_is_repeated_while_the_service_is_unavailable(service: tuple[Moody, str]) -> None:
+    moody, target = service
+    moody.moods = [grpc.StatusCode.UNAVAILABLE] * 3
+    with Client(target) as client:
+        assert client.lookup({"t": [1]}).version == 5
+    assert moody.calls == 4
+
+
+def test_an_update_that_may_have_been_applied_is_never_repeated(service: tuple[Moody, str]) -> None:
+    moody, target = service
+    moody.moods = [grpc.StatusCode.UNAVAILABLE]
+    with Client(target) as client, pytest.raises(embershard.Unavailable, match="not now"):
+        client.update({"t": [1]}, gradients={"t": np.ones((1, 2))})
+    assert moody.calls == 1
+
+
+@pytest.mark.parametrize("status", [name for name in ERROR_BY_STATUS if name != "UNAVAILABLE"])
+def test_every_status_is_its_error_and_is_not_repeated(service: tuple[Moody, str], status: str) -> None:
+    moody, target = service
+    moody.moods = [grpc.StatusCode[status]]
+    with Client(target) as client, pytest.raises(ERROR_BY_STATUS[status], match=f"{target}: not now"):
+        client.lookup({"t": [1]})
+    assert moody.calls == 1
+
+
+def test_a_status_that_embershard_never_gives_is_an_internal_error(service: tuple[Moody, str]) -> None:
+    moody, target = service
+    moody.moods = [grpc.StatusCode.UNKNOWN]
+    with Client(target) as client, pytest.raises(embershard.InternalError):
+        client.lookup({"t": [1]})
+
+
+@pytest.mark.parametrize("target", ["", "localhost", "127.0.0.1:0", "127.0.0.1:99999"])
+def test_a_target_that_is_no_address_is_refused(target: str) -> None:
+    with pytest.raises(embershard.InvalidInput, match="is not HOST:PORT"):
+        Client(target)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.lookup({"t": [[1], [2, 3]]}),
+        lambda client: client.lookup({"\ud800": [1]}),
+        lambda client: client.lookup({"t": [1]}, min_version=-1),
+        lambda client: client.lookup({"t": [1, 2**64]}),
+        lambda client: client.lookup({"t": [None]}),
+    ],
+)
+def test_what_cannot_be_sent_is_invalid_input(service: tuple[Moody, str], call: Callable[[Client], Any]) -> None:
+    moody, target = service
+    with Client(target) as client, pytest.raises(embershard.InvalidInput):
+        call(client)
+    assert moody.calls == 0
+
+
+def test_integers_of_both_halves_of_uint64_may_stand_in_one_list() -> None:
+    batch = embershard.FeatureBatch.of("t", [1, 2**63, -1, 2**64 - 1])
+    assert list(batch.ids) == [1, -(2**63), -1, -1]
