@@ -17,6 +17,7 @@ from support.subject import local
 from embershard import Client, FingerprintMismatch, SnapshotError
 from embershard.config import Config
 from embershard.store import snapshot
+from embershard.store.manifest import list_snapshots, open_snapshot
 
 WORLDS = [0, 1, 2, 3]
 """World sizes; 0 is the local engine."""
@@ -74,7 +75,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def load(path: Path, config: Config = CONFIG) -> None:
-    snapshot.load(local(config).engine, snapshot.open_snapshot(path))
+    snapshot.load(local(config).engine, open_snapshot(path))
 
 
 def flip(path: Path, at: int) -> None:
@@ -100,7 +101,7 @@ def test_every_flipped_bit_of_the_manifest_is_found(saved: Path) -> None:
         with pytest.raises(SnapshotError, match=r"damaged|format|can't read"):
             load(saved)
         manifest.write_bytes(whole)
-    assert snapshot.open_snapshot(saved).version == meaning["version"] == 7
+    assert open_snapshot(saved).version == meaning["version"] == 7
 
 
 def test_a_truncated_file_is_found(saved: Path) -> None:
@@ -151,7 +152,7 @@ def test_a_version_is_written_once_and_old_ones_are_deleted(tmp_path: Path) -> N
     subject = local(CONFIG)
     for version in (1, 2, 2, 10, 3):
         subject.save(str(tmp_path), version, 2)
-    assert [path.name for path in snapshot.list_snapshots(tmp_path)] == ["000000000003", "000000000010"]
+    assert [path.name for path in list_snapshots(tmp_path)] == ["000000000003", "000000000010"]
 
 
 def test_a_failed_snapshot_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from embershard.engine.tick import Ticker
 from embershard.engine.world import SoloWorld
 from embershard.errors import ConfigError, InstallError, SnapshotError
 from embershard.store import snapshot
+from embershard.store.manifest import Snapshot, list_snapshots, open_snapshot
 from embershard_server.servicers import Servicers
 from embershard_server.streams import Streams
 
@@ -139,13 +140,13 @@ class Server:
             await self._health.set(service, status)
 
     def _load(self) -> int:
-        if not (found := snapshot.list_snapshots(self._snapshots)):
+        if not (found := list_snapshots(self._snapshots)):
             return 0
-        version = snapshot.load(self._engine, snapshot.open_snapshot(found[-1]))
+        version = snapshot.load(self._engine, open_snapshot(found[-1]))
         logger.info("loaded %s", found[-1])
         return version
 
-    def _save(self, version: int) -> snapshot.Snapshot:
+    def _save(self, version: int) -> Snapshot:
         return snapshot.save(self._engine, version, self._snapshots, kept=self._config.limits.snapshots_kept)
 
     def _save_last(self, version: int) -> None:

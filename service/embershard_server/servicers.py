@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from embershard.collection import Collection, Read
     from embershard.engine.base import Engine
     from embershard.engine.tick import Ticker
-    from embershard.store.snapshot import Snapshot
+    from embershard.store.manifest import Snapshot
     from embershard_server.streams import Streams
 
 _POOLING = {"none": pb.POOLING_NONE, "sum": pb.POOLING_SUM, "mean": pb.POOLING_MEAN}

@@ -39,6 +39,7 @@ SERVER = {
     "xxhash": "xxhash",
     "safetensors": "safetensors",
     "psutil": "psutil",
+    "tqdm": "tqdm",
     "grpcio-health-checking": "grpc_health",
     "grpcio-reflection": "grpc_reflection",
 }

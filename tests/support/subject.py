@@ -15,6 +15,7 @@ from embershard.engine.base import Engine
 from embershard.engine.local import LocalEngine
 from embershard.engine.world import SoloWorld
 from embershard.store import snapshot
+from embershard.store.manifest import open_snapshot
 from embershard.types import FeatureBatch, FeatureUpdate
 
 
@@ -48,7 +49,7 @@ class Subject:
         return str(snapshot.save(self.engine, version, Path(folder), kept=kept).path)
 
     def load(self, path: str) -> int:
-        return snapshot.load(self.engine, snapshot.open_snapshot(Path(path)))
+        return snapshot.load(self.engine, open_snapshot(Path(path)))
 
     def _active(self, rows: ByTable) -> set[str]:
         tables = [table.name for table in self.engine.config.tables]

@@ -1,23 +1,15 @@
 """Snapshots: all rows and optimizer state of one version, as data that can't run code.
 
-    snapshots/000000000042/                     one folder a version, complete or not there at all
-        manifest.json                           what it is, and a SHA-256 of every file and of itself
-        shard-00001-model-00001-of-00001.safetensors …
-
 Written by torch.distributed.checkpoint in its safetensors storage, beside (`.partial-…`) and renamed. Row shards load
 at any world size. Ranks on several hosts need a shared file system.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,84 +22,13 @@ from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 
 from embershard.config import layout_difference
 from embershard.errors import FingerprintMismatch, SnapshotError
+from embershard.store.manifest import FORMAT, Snapshot, complete, describe_file, list_snapshots, open_snapshot
 
 if TYPE_CHECKING:
     from embershard.config import Config
     from embershard.engine.base import Engine
 
-MANIFEST = "manifest.json"
-FORMAT = 1
 _PARTIAL = ".partial-"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
-    """A complete snapshot on disk, its manifest read and found whole."""
-
-    path: Path
-    """Its folder."""
-    manifest: dict[str, Any]
-    """See `save`."""
-
-    @property
-    def version(self) -> int:
-        """The version whose rows it holds."""
-        return int(self.manifest["version"])
-
-    @property
-    def bytes(self) -> int:
-        """Size of its files, manifest aside."""
-        return sum(int(file["bytes"]) for file in self.manifest["files"].values())
-
-    def verify(self, names: list[str] | None = None) -> None:
-        """Compares files (all, or these) with the manifest.
-
-        Raises:
-            SnapshotError: a file is missing, cut, changed, or not of this snapshot.
-        """
-        files = self.manifest["files"]
-        present = {path.name for path in self.path.iterdir()} - {MANIFEST}
-        if strangers := present - files.keys():
-            raise SnapshotError(f"{self.path}: {sorted(strangers)[0]} is not of this snapshot; move it away")
-        for name in files if names is None else names:
-            if name not in present:
-                raise SnapshotError(f"{self.path}: {name} is missing; {_RESTORE}")
-            size = (self.path / name).stat().st_size
-            if size != files[name]["bytes"]:
-                raise SnapshotError(
-                    f"{self.path}: {name} has {size:,} bytes, not {files[name]['bytes']:,}: it is truncated or "
-                    f"changed; {_RESTORE}"
-                )
-            if _sha256(self.path / name) != files[name]["sha256"]:
-                raise SnapshotError(f"{self.path}: the checksum of {name} is wrong: it is damaged; {_RESTORE}")
-
-
-_RESTORE = "restore it from a copy, or move the folder away to start from the snapshot before it"
-
-
-def list_snapshots(folder: Path) -> list[Path]:
-    """Folders of complete snapshots, oldest first."""
-    return sorted(path for path in folder.glob("[0-9]*") if path.is_dir()) if folder.is_dir() else []
-
-
-def open_snapshot(path: Path) -> Snapshot:
-    """Reads a snapshot's manifest.
-
-    Raises:
-        SnapshotError: it is missing, damaged, or of a format that this release doesn't know.
-    """
-    try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
-        checksum, known = manifest.pop("checksum"), manifest["format"]
-    except OSError as error:
-        raise SnapshotError(f"{path}: can't read {MANIFEST}: {error.strerror}; {_RESTORE}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SnapshotError(f"{path}: {MANIFEST} is damaged ({error}); {_RESTORE}") from error
-    if known != FORMAT:
-        raise SnapshotError(f"{path}: has format {known}; this release reads {FORMAT}")
-    if checksum != _checksum(manifest):
-        raise SnapshotError(f"{path}: the checksum of {MANIFEST} is wrong: it is damaged; {_RESTORE}")
-    return Snapshot(path=path, manifest=manifest)
 
 
 def save(engine: Engine, version: int, folder: Path, *, kept: int) -> Snapshot:
@@ -131,11 +52,11 @@ def save(engine: Engine, version: int, folder: Path, *, kept: int) -> Snapshot:
             dcp.save(_checkpoint(engine), storage_writer=writer, no_dist=not dist.is_initialized())
         with _everywhere(engine, "can't be written"):
             mine = sorted(partial.iterdir())[world.rank :: world.size]
-            described = {path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path, sync=True)} for path in mine}
+            described = {path.name: describe_file(path) for path in mine}
         files = {name: entry for part in world.gather(described) for name, entry in part.items()}
         with _everywhere(engine, "can't be written"):
             if world.rank == 0:
-                _complete(partial, final, _manifest(engine.config, version, world.size, files))
+                complete(partial, final, _manifest(engine.config, version, world.size, files))
                 _delete_old(folder, kept)
     except SnapshotError:
         if world.rank == 0:
@@ -212,39 +133,9 @@ def _manifest(config: Config, version: int, world_size: int, files: dict[str, An
     }
 
 
-def _complete(partial: Path, final: Path, manifest: dict[str, Any]) -> None:
-    """Writes the manifest and makes the snapshot appear, at once and durably."""
-    with (partial / MANIFEST).open("w") as file:
-        json.dump({**manifest, "checksum": _checksum(manifest)}, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    _sync_folder(partial)
-    partial.rename(final)
-    _sync_folder(final.parent)
-
-
 def _delete_old(folder: Path, kept: int) -> None:
     for path in list_snapshots(folder)[:-kept]:
         shutil.rmtree(path)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _checksum(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _sha256(path: Path, *, sync: bool = False) -> str:
-    with path.open("rb") as file:
-        if sync:
-            os.fsync(file.fileno())
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
