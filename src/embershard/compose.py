@@ -71,7 +71,7 @@ class RowBatch:
         weights = None if self.coefficients_M is None else tensor_of(self.coefficients_M).to(rows_MD.device)
         if self.offsets is None:
             return rows_MD if weights is None else rows_MD * weights[:, None]
-        pooled: Tensor = _WeightedSums.apply(rows_MD, tensor_of(self.offsets).to(rows_MD.device), weights)
+        pooled: Tensor = _WeightedSums.apply(rows_MD, tensor_of(self.offsets).to(rows_MD.device), weights)  # type: ignore[no-untyped-call]
         return pooled
 
     def pull(self, gradients_BD: Tensor) -> Tensor:
