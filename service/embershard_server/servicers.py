@@ -131,6 +131,7 @@ class Servicers:
 
     def _check_answer(self, read: Read, request: pb.LookupRequest) -> None:
         size = codec.answer_bytes([(part.outputs, part.table.dim) for part in read.parts], request.dtype)
+        size += read.ids if request.with_provenance else 0
         most = self._config.limits.message_bytes
         if size > most:
             raise InvalidInput(

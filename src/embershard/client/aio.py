@@ -10,7 +10,6 @@ import grpc.aio
 
 from embershard import codec
 from embershard.client.wire import (
-    MESSAGE_BYTES,
     TIMEOUT_S,
     Features,
     channel_options,
@@ -31,10 +30,10 @@ class AsyncClient:
         rows = await client.lookup({"user_id": [3, 5]})
     """
 
-    def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S, message_bytes: int = MESSAGE_BYTES) -> None:
+    def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.target = checked_target(target)
         self._timeout_s = timeout_s
-        self._channel = grpc.aio.insecure_channel(target, options=channel_options(message_bytes))
+        self._channel = grpc.aio.insecure_channel(target, options=channel_options())
         self._embedding = rpc.EmbeddingServiceStub(self._channel)
         self._admin = rpc.AdminServiceStub(self._channel)
 

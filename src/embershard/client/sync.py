@@ -10,7 +10,6 @@ import grpc
 
 from embershard import codec
 from embershard.client.wire import (
-    MESSAGE_BYTES,
     TIMEOUT_S,
     Features,
     channel_options,
@@ -36,10 +35,10 @@ class Client:
     `timeout_s` is the deadline of each call that doesn't give its own. Errors are those of `embershard.errors`.
     """
 
-    def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S, message_bytes: int = MESSAGE_BYTES) -> None:
+    def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.target = checked_target(target)
         self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(target, options=channel_options(message_bytes))
+        self._channel = grpc.insecure_channel(target, options=channel_options())
         self._embedding = rpc.EmbeddingServiceStub(self._channel)
         self._admin = rpc.AdminServiceStub(self._channel)
 

@@ -19,8 +19,6 @@ Features = Mapping[str, object]
 
 TIMEOUT_S = 10.0
 """Deadline of a call that doesn't give its own."""
-MESSAGE_BYTES = 64 * 2**20
-"""Largest message, either way; the server has a limit of its own."""
 
 _RETRY = {
     "maxAttempts": 5,
@@ -42,12 +40,12 @@ def checked_target(target: str) -> str:
     return target
 
 
-def channel_options(message_bytes: int) -> list[tuple[str, Any]]:
-    """Options of a channel to the service."""
+def channel_options() -> list[tuple[str, Any]]:
+    """Options of a channel to the service; how large a message may be is the server's to say."""
     names = [{"service": "embershard.v1.EmbeddingService", "method": method} for method in _REPEATABLE]
     return [
-        ("grpc.max_receive_message_length", message_bytes),
-        ("grpc.max_send_message_length", message_bytes),
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
         ("grpc.service_config", json.dumps({"methodConfig": [{"name": names, "retryPolicy": _RETRY}]})),
     ]
 
