@@ -62,7 +62,9 @@ $(VENV)/made:
 # The server: its lock file for this backend, then TorchRec without its dependencies (see requirements/torchrec.lock).
 $(SERVER): $(VENV)/made $(LOCKS) pyproject.toml
 	@echo "installing the server ($(BACKEND)) into $(VENV); the first time takes some minutes"
-	@$(BIN)/python -m pip --disable-pip-version-check --quiet uninstall --yes fbgemm-gpu fbgemm-gpu-cpu 2>/dev/null
+	@# The other backend's torch has the same version, and its FBGEMM the same files: neither may stay.
+	@if [ -n "$(filter-out $(SERVER),$(wildcard $(VENV)/server-*))" ]; then \
+		$(BIN)/python -m pip --quiet uninstall --yes torch fbgemm-gpu fbgemm-gpu-cpu; fi
 	@$(PIP) -r requirements/$(BACKEND).lock setuptools==84.2.1
 	@$(PIP) --no-deps -r requirements/torchrec.lock
 	@$(PIP) --no-deps --no-build-isolation --editable .

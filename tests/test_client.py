@@ -13,6 +13,7 @@ import pytest
 import embershard
 from embershard import Client
 from embershard.errors import ERROR_BY_STATUS
+from embershard.types import FeatureBatch
 from embershard.v1 import embershard_pb2 as pb
 from embershard.v1 import embershard_pb2_grpc as rpc
 
@@ -104,5 +105,5 @@ def test_what_cannot_be_sent_is_invalid_input(service: tuple[Moody, str], call: 
 
 
 def test_integers_of_both_halves_of_uint64_may_stand_in_one_list() -> None:
-    batch = embershard.FeatureBatch.of("t", [1, 2**63, -1, 2**64 - 1])
+    batch = FeatureBatch.of("t", [1, 2**63, -1, 2**64 - 1])
     assert list(batch.ids) == [1, -(2**63), -1, -1]

@@ -18,7 +18,7 @@ READ = Collection(collection([{"name": "t", "rows": 9, "dim": 4}])).read([Featur
 
 
 def lookup(**others: Any) -> LookupJob:
-    return LookupJob(read=READ, ids=READ.ids, **others)
+    return LookupJob(read=READ, numbers=READ.numbers, **others)
 
 
 def update(**others: Any) -> UpdateJob:
@@ -49,8 +49,8 @@ def test_a_tick_takes_lookups_in_order_one_update_and_every_action() -> None:
     assert (second.lookups, second.update, second.more) == (lookups[2:], updates[1], False)
 
 
-def test_merged_lookups_stay_within_the_ids_of_one_request() -> None:
-    waiting = filled([lookup(), lookup()], merged=10, ids_per_request=5)
+def test_merged_lookups_stay_within_the_numbers_of_one_request() -> None:
+    waiting = filled([lookup(), lookup()], merged=10, numbers_per_request=20)
     assert len(waiting.take(version=0).lookups) == 1
     assert len(waiting.take(version=0).lookups) == 1
 
@@ -79,21 +79,37 @@ def test_what_its_caller_has_cancelled_is_not_done() -> None:
     assert waiting.take(version=0).lookups == [alive]
 
 
-def test_the_queue_is_bounded_by_requests() -> None:
-    waiting = filled([lookup(), update()], queued_requests=2)
-    with pytest.raises(Overloaded, match=r"2 requests with 3 ids wait already, and limits\.queued_requests = 2"):
+def test_each_kind_of_job_is_bounded_by_requests() -> None:
+    waiting = filled([lookup(), lookup()], queued_requests=2)
+    with pytest.raises(Overloaded, match=r"2 requests that touch 24 numbers wait already.*queued_requests = 2"):
         waiting.put(lookup())
     waiting.take(version=0)
     waiting.put(lookup())
 
 
-def test_the_queue_is_bounded_by_ids_but_takes_one_large_request() -> None:
-    waiting = queue(queued_ids=4)
+def test_the_queue_is_bounded_by_numbers_but_takes_one_large_request() -> None:
+    waiting = queue(queued_numbers=20)
     waiting.put(lookup())
-    with pytest.raises(Overloaded, match="queued_ids = 4"):
+    with pytest.raises(Overloaded, match="queued_numbers = 20"):
         waiting.put(lookup())
     waiting.take(version=0)
-    waiting.put(LookupJob(read=READ, ids=1000))
+    waiting.put(LookupJob(read=READ, numbers=1000))
+
+
+def test_lookups_that_wait_for_a_version_keep_nothing_else_out() -> None:
+    waiting = filled([lookup(min_version=1), lookup(min_version=1)], queued_requests=2)
+    waiting.put(lookup())
+    waiting.put(update())
+    with pytest.raises(Overloaded):
+        waiting.put(lookup(min_version=1))
+
+
+@pytest.mark.parametrize("min_version", [0, 9])
+def test_jobs_whose_callers_have_gone_make_room(min_version: int) -> None:
+    jobs = [lookup(min_version=min_version) for _ in range(2)]
+    waiting = filled(list(jobs), queued_requests=2)
+    jobs[0].done.cancel()
+    waiting.put(lookup(min_version=min_version))
 
 
 def test_a_closed_queue_refuses_what_waits_and_what_comes() -> None:

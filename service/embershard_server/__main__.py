@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from embershard.errors import EmbershardError
-from embershard_server.options import parser
+from embershard_server.options import parse
 
 if TYPE_CHECKING:
     import argparse
@@ -19,24 +19,31 @@ if TYPE_CHECKING:
     from embershard.engine.base import Engine
 
 
+logger = logging.getLogger("embershard_server")
+
+
 def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m embershard_server") -> int:
     """Runs a rank until it leaves; returns the exit status."""
-    options = parser(prog).parse_args(arguments)
+    options = parse(prog, arguments)
     rank = os.environ.get("RANK", "0")
     # The libraries below log pages at level info; the level asked for is that of our own loggers.
     logging.basicConfig(level="WARNING", format=f"%(asctime)s %(levelname)s [rank {rank}] %(name)s: %(message)s")
     for name in ("embershard", "embershard_server"):
         logging.getLogger(name).setLevel(options.log_level.upper())
+    status = 1
     try:
         status = _serve(options)
     except EmbershardError as error:
         print(f"embershard: {error}", file=sys.stderr)
         status = 2
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if "WORLD_SIZE" in os.environ and status:
-        # Peers may be gone or stuck, and the process group's own end would wait for them.
-        os._exit(status)
+    except BaseException:
+        logger.exception("the server ends because of a defect")
+        raise
+    finally:
+        if "WORLD_SIZE" in os.environ and status:
+            # Peers may be gone or stuck, and the process group's own end would wait for them.
+            sys.stderr.flush()
+            os._exit(status)
     return status
 
 

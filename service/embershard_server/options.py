@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 EXAMPLES = """\
 examples:
@@ -14,7 +17,8 @@ examples:
   torchrun --nproc-per-node 4 -m embershard_server --config shop.toml --data-dir state/
 
 Under torchrun every rank has a front end, rank r on port + r, and the tables are cut row-wise over the ranks.
-On SIGTERM or Ctrl-C the server finishes the calls in flight, writes a snapshot and leaves.
+On SIGTERM or Ctrl-C the server finishes the calls in flight, writes a snapshot and leaves. torchrun kills ranks that
+take over 30 seconds for it: with large tables, give it --shutdown-timeout SECONDS.
 """
 
 
@@ -43,7 +47,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     )
     add(
         "--log-level",
-        choices=["debug", "info", "warning", "error"],
+        choices=LOG_LEVELS,
         **_or_environment("LOG_LEVEL", "info"),
         help="(EMBERSHARD_LOG_LEVEL, default %(default)s)",
     )
@@ -53,3 +57,12 @@ def parser(prog: str) -> argparse.ArgumentParser:
 def _or_environment(name: str, default: str | None = None) -> dict[str, Any]:
     value = os.environ.get(f"EMBERSHARD_{name}", default)
     return {"default": value, "required": value is None}
+
+
+def parse(prog: str, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Reads the command line; a wrong flag, or a wrong variable in its place, ends the program with status 2."""
+    made = parser(prog)
+    options = made.parse_args(arguments)
+    if options.log_level not in LOG_LEVELS:  # argparse checks flags, and not what stands in for them
+        made.error(f"EMBERSHARD_LOG_LEVEL={options.log_level}: choose from {', '.join(LOG_LEVELS)}")
+    return options

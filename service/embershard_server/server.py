@@ -97,16 +97,18 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._leaving.set)
         ticker.start()
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
-        announce(address, ticker.version)
-        await self._leaving.wait()
-        logger.info("leaving: calls in flight are finished")
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        ticker.leave(ready=False)
-        streams.end()
-        await front.stop(GRACE_S)
-        ticker.leave(ready=True)
-        await asyncio.to_thread(ticker.join)
+        try:
+            await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+            announce(address, ticker.version)
+            await self._leaving.wait()
+            logger.info("leaving: calls in flight are finished")
+            await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+            ticker.leave(ready=False)
+            streams.end()
+            await front.stop(GRACE_S)
+        finally:  # whatever happened: the engine's thread would keep the process
+            ticker.leave(ready=True)
+            await asyncio.to_thread(ticker.join)
         if self._status != FAILED:
             await asyncio.to_thread(self._world.leave)
         return self._status
@@ -119,7 +121,10 @@ class Server:
                 ("grpc.max_send_message_length", most + HEADER_BYTES),
                 # Without this, a second server on the same port would take every other call in silence.
                 ("grpc.so_reuseport", 0),
-            ]
+                # Clients may ask every ten seconds whether the server is still there.
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+            ],
+            maximum_concurrent_rpcs=2 * self._config.limits.queued_requests,
         )
         front.add_generic_rpc_handlers(servicers.handlers())
         health_pb2_grpc.add_HealthServicer_to_server(self._health, front)
@@ -158,7 +163,7 @@ class Server:
         else:
             logger.info("wrote %s", made.path)
 
-    def _lose(self, error: Exception) -> None:
+    def _lose(self, error: BaseException) -> None:
         """The engine can't go on, and every rank ends: what callers wait for is already refused."""
         self._status = FAILED
         logger.error("the engine failed: all ranks end and must be started again", exc_info=error)

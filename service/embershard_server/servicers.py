@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import numpy as np
@@ -17,11 +17,18 @@ from embershard.v1 import embershard_pb2 as pb
 from embershard_server.status import Context, unary
 
 if TYPE_CHECKING:
-    from embershard.collection import Collection, Read
+    from collections.abc import Callable, Sequence
+
+    from embershard.collection import Change, Collection, Read
     from embershard.engine.base import Engine
     from embershard.engine.tick import Ticker
     from embershard.store.manifest import Snapshot
     from embershard_server.streams import Streams
+
+SMALL = 20_000
+"""Requests with fewer ids are prepared where they arrive: that takes less than changing threads for long."""
+
+_Work = TypeVar("_Work")
 
 _POOLING = {"none": pb.POOLING_NONE, "sum": pb.POOLING_SUM, "mean": pb.POOLING_MEAN}
 
@@ -91,10 +98,9 @@ class Servicers:
         self._check_fingerprint(request.fingerprint)
         if request.dtype not in codec.DTYPES:
             raise InvalidInput(f"dtype {request.dtype} is unknown to this server; it has FLOAT32 and FLOAT16")
-        read = self._collection.read([codec.decode_batch(feature) for feature in request.features])
-        self._check_answer(read, request)
+        read = await self._prepared(self._read, request, request.features)
         job = LookupJob(
-            read=read, ids=read.ids, min_version=request.min_version, with_provenance=request.with_provenance
+            read=read, numbers=read.numbers, min_version=request.min_version, with_provenance=request.with_provenance
         )
         answer: Answer = await self._do(job, context)
         return codec.encode_answer(
@@ -107,8 +113,9 @@ class Servicers:
     async def update(self, request: pb.UpdateRequest, context: Context) -> pb.UpdateResponse:
         """Gradients or values for ids."""
         self._check_fingerprint(request.fingerprint)
-        change = self._collection.change([codec.decode_update(update, self._dims) for update in request.updates])
-        return pb.UpdateResponse(version=await self._do(UpdateJob(change=change, ids=change.ids), context))
+        change = await self._prepared(self._change, request, [update.batch for update in request.updates])
+        job = UpdateJob(change=change, numbers=change.numbers)
+        return pb.UpdateResponse(version=await self._do(job, context))
 
     async def snapshot(self, request: pb.SnapshotRequest, context: Context) -> pb.SnapshotResponse:
         """A snapshot on the server's disk."""
@@ -129,15 +136,31 @@ class Servicers:
                 f"request expects {expected!r}: the tables, id kinds or seeds differ; Describe tells what is here"
             )
 
-    def _check_answer(self, read: Read, request: pb.LookupRequest) -> None:
+    async def _prepared(
+        self, prepare: Callable[[Any], _Work], request: Any, features: Sequence[pb.FeatureIds]
+    ) -> _Work:
+        """Decodes and checks a request; a large one on another thread, so that small ones needn't wait."""
+        # Counted before anything is made of it: a few bytes can name millions of features or empty keys.
+        if len(features) > len(self._dims):
+            raise InvalidInput(f"{len(features):,} features are more than the collection's {len(self._dims):,}")
+        ids = sum(len(feature.ids) // 8 + len(feature.keys) for feature in features)
+        self._collection.check_ids(ids)
+        return prepare(request) if ids < SMALL else await asyncio.to_thread(prepare, request)
+
+    def _read(self, request: pb.LookupRequest) -> Read:
+        read = self._collection.read([codec.decode_batch(feature) for feature in request.features])
         size = codec.answer_bytes([(part.outputs, part.table.dim) for part in read.parts], request.dtype)
-        size += read.ids if request.with_provenance else 0
+        size += sum(len(part.batch.ids) for part in read.parts) if request.with_provenance else 0
         most = self._config.limits.message_bytes
         if size > most:
             raise InvalidInput(
                 f"the answer would have {size:,} bytes, more than limits.message_bytes = {most:,}; ask for fewer ids "
                 "at once"
             )
+        return read
+
+    def _change(self, request: pb.UpdateRequest) -> Change:
+        return self._collection.change([codec.decode_update(update, self._dims) for update in request.updates])
 
 
 def _array(vectors_ND: Any, dtype: int) -> Any:

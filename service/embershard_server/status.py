@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 """What gRPC knows of a call."""
 
+LONGEST = 1_000
+"""Characters of a message: gRPC puts it into a header, and drops the call if that is too large."""
 DEFECT = "a defect of embershard, logged on the server; nothing more is known to be wrong with the request"
 
 
@@ -53,5 +55,6 @@ async def abort(context: Context, error: Exception, prefix: str = "") -> NoRetur
     else:
         logger.error("a request met a defect", exc_info=error)
         code, details = grpc.StatusCode.INTERNAL, DEFECT
-    await context.abort(code, prefix + details)
+    details = prefix + details
+    await context.abort(code, details if len(details) <= LONGEST else f"{details[:LONGEST]} …")
     raise AssertionError("abort raises")

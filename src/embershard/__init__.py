@@ -20,7 +20,7 @@ from embershard.errors import (
     Unavailable,
     Unsupported,
 )
-from embershard.types import FeatureBatch, Provenance, Rows
+from embershard.types import Provenance, Rows
 
 __version__ = _version("embershard")
 
@@ -31,7 +31,6 @@ __all__ = [
     "ConfigError",
     "DeadlineExceeded",
     "EmbershardError",
-    "FeatureBatch",
     "FingerprintMismatch",
     "InstallError",
     "InternalError",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from embershard.compose import RowBatch, tensor_of
+from embershard.config import HashedIds
 from embershard.errors import InvalidInput
 from embershard.types import FeatureBatch, FeatureUpdate
 
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
     from embershard.config import Config, TableSpec
 
-MAX_GRADIENT = 1e12
-"""Largest size of one number of a gradient, so that sums over a request and their squares stay finite in float32."""
+MAX_GRADIENT = 1e9
+"""Largest size of one number of a gradient: the sum over a million ids of one row, squared and summed over any dim, is
+still far from the largest float32."""
 
 ByTable = dict[str, Tensor]
 """{table: int64 [M] row numbers, or [M, D] vectors}."""
@@ -37,8 +39,8 @@ class Read:
     """One a feature, in the order of the request."""
     rows: ByTable
     """What to gather: the rows of each table's features one after the other."""
-    ids: int
-    """Ids of all features together."""
+    numbers: int
+    """What it costs: numbers of all rows that are touched, ids × hashes × dim."""
 
     def answer(self, gathered: Mapping[str, Tensor]) -> list[Tensor]:
         """The vectors [outputs, D] of each part, from the gathered rows of each table."""
@@ -71,13 +73,13 @@ class Change:
     """Rows that are overwritten, each once."""
     values: ByTable
     """float32 [M, D] for them."""
-    ids: int
-    """Ids of all features together."""
+    numbers: int
+    """What it costs: numbers of all rows that are touched, ids × hashes × dim."""
 
     @classmethod
     def nothing(cls) -> Change:
         """What a rank without an update brings."""
-        return cls(rows={}, gradients={}, written={}, values={}, ids=0)
+        return cls(rows={}, gradients={}, written={}, values={}, numbers=0)
 
 
 class Collection:
@@ -93,10 +95,10 @@ class Collection:
         Raises:
             InvalidInput: an unknown or repeated feature, a bad id, too many ids.
         """
-        ids = self._count(batches)
+        numbers = self.count(batches)
         parts = [self._row_batch(batch) for batch in batches]
         rows = _concatenate((part.table.name, part.rows_M) for part in parts)
-        return Read(parts=parts, rows=rows, ids=ids)
+        return Read(parts=parts, rows=rows, numbers=numbers)
 
     def change(self, updates: Sequence[FeatureUpdate]) -> Change:
         """An update with these gradients and values; all of it is checked before any of it is applied.
@@ -104,7 +106,7 @@ class Collection:
         Raises:
             InvalidInput: as for `read`, and shapes that don't fit, or numbers that a row can't hold.
         """
-        ids = self._count([update.batch for update in updates])
+        numbers = self.count([update.batch for update in updates])
         moved = [
             (self._row_batch(update.batch), update.gradients) for update in updates if update.gradients is not None
         ]
@@ -120,38 +122,61 @@ class Collection:
             gradients=_concatenate((part.table.name, _pulled(part, gradients)) for part, gradients in moved),
             written=written,
             values=values,
-            ids=ids,
+            numbers=numbers,
         )
 
-    def _count(self, batches: Sequence[FeatureBatch]) -> int:
+    def count(self, batches: Sequence[FeatureBatch]) -> int:
+        """Numbers that these batches touch.
+
+        Raises:
+            InvalidInput: an unknown or repeated feature, or more than the configuration allows of one request.
+        """
+        ids = numbers = 0
         seen = set()
         for batch in batches:
             if batch.feature in seen:
                 raise InvalidInput(f"feature {batch.feature!r} is named twice; give all its ids in one batch")
             seen.add(batch.feature)
-        ids, most = sum(len(batch.ids) for batch in batches), self.config.limits.ids_per_request
+            table = self._table(batch.feature)
+            ids += len(batch.ids)
+            numbers += len(batch.ids) * table.dim * (table.ids.hashes if isinstance(table.ids, HashedIds) else 1)
+        self.check_ids(ids)
+        most = self.config.limits.numbers_per_request
+        if numbers > most:
+            raise InvalidInput(
+                f"the ids of one request would touch {numbers:,} numbers (ids × hashes × dim), more than "
+                f"limits.numbers_per_request = {most:,}; split it"
+            )
+        return numbers
+
+    def check_ids(self, ids: int) -> None:
+        """Raises InvalidInput if these are too many ids for one request."""
+        most = self.config.limits.ids_per_request
         if ids > most:
             raise InvalidInput(f"{ids:,} ids in one request are more than limits.ids_per_request = {most:,}; split it")
-        return ids
 
     def _row_batch(self, batch: FeatureBatch) -> RowBatch:
-        return RowBatch.of(self._table(batch), self.config.collection.seed, batch)
+        return RowBatch.of(self._table(batch.feature), self.config.collection.seed, batch)
 
-    def _table(self, batch: FeatureBatch) -> TableSpec:
-        if batch.feature not in self.table_of:
-            raise InvalidInput(f"unknown feature {batch.feature!r}; the collection has {', '.join(self.table_of)}")
-        return self.table_of[batch.feature]
+    def _table(self, feature: str) -> TableSpec:
+        if feature not in self.table_of:
+            raise InvalidInput(f"unknown feature {feature!r}; the collection has {', '.join(self.table_of)}")
+        return self.table_of[feature]
 
     def _overwrite(self, batch: FeatureBatch, values_ND: NDArray[np.float32]) -> tuple[str, Tensor, Tensor]:
         """The table, rows and new values of one feature."""
-        table = self._table(batch)
+        table = self._table(batch.feature)
         where = f"feature {batch.feature!r}"
         if table.ids.kind != "direct":
             raise InvalidInput(
                 f"{where}: values overwrite rows that one id owns, but table {table.name!r} has {table.ids.kind} ids, "
                 "which share rows; send gradients"
             )
-        part = self._row_batch(FeatureBatch(feature=batch.feature, ids=batch.ids, lengths=batch.lengths))
+        if batch.weights is not None:
+            raise InvalidInput(
+                f"{where}: values overwrite rows as they are, so weights have no meaning; leave them out"
+            )
+        part = self._row_batch(batch)
         if part.ids.kept_N is not None:
             at = int(np.argmin(part.ids.kept_N))
             raise InvalidInput(f"{where}: ids[{at}] is the padding id, whose row can't be overwritten")

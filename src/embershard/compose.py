@@ -67,19 +67,32 @@ class RowBatch:
         return len(self.batch.ids) if self.table.pooling == "none" else self.batch.examples
 
     def compose(self, rows_MD: Tensor) -> Tensor:
-        """Gathered rows → answers [outputs, D]; differentiable."""
-        weights = None if self.coefficients_M is None else tensor_of(self.coefficients_M).to(rows_MD.device)
+        """Gathered rows → answers [outputs, D]."""
+        weights_M = self._weights(rows_MD.device)
         if self.offsets is None:
-            return rows_MD if weights is None else rows_MD * weights[:, None]
-        pooled: Tensor = _WeightedSums.apply(rows_MD, tensor_of(self.offsets).to(rows_MD.device), weights)  # type: ignore[no-untyped-call]
-        return pooled
+            return rows_MD if weights_M is None else rows_MD * weights_M[:, None]
+        return embedding_bag(
+            torch.arange(len(rows_MD), device=rows_MD.device),
+            rows_MD,
+            tensor_of(self.offsets).to(rows_MD.device),
+            mode="sum",
+            per_sample_weights=weights_M,
+            include_last_offset=True,
+        )
 
     def pull(self, gradients_BD: Tensor) -> Tensor:
-        """Gradients of the answers → gradients of the gathered rows [M, D], by autograd through `compose`."""
-        # The map is linear, so that the rows' own values don't matter: zeros stand in for them.
-        rows_MD = torch.zeros(self.ids.rows_nK.size, self.table.dim, device=gradients_BD.device, requires_grad=True)
-        (pulled_MD,) = torch.autograd.grad(self.compose(rows_MD), rows_MD, gradients_BD)
-        return pulled_MD
+        """Gradients of the answers → gradients of the gathered rows [M, D]: the adjoint of `compose`.
+
+        It is what autograd gives (a test compares them), without the rows, which a linear map's gradient doesn't need.
+        """
+        weights_M = self._weights(gradients_BD.device)
+        if self.offsets is not None:
+            counts = tensor_of(self.offsets).to(gradients_BD.device).diff()
+            gradients_BD = gradients_BD.repeat_interleave(counts, dim=0)
+        return gradients_BD if weights_M is None else gradients_BD * weights_M[:, None]
+
+    def _weights(self, device: torch.device) -> Tensor | None:
+        return None if self.coefficients_M is None else tensor_of(self.coefficients_M).to(device)
 
     def provenance_N(self, trained_M: NDArray[np.bool_]) -> NDArray[np.uint8]:
         """Where each id's vector comes from, given which of the gathered rows an update has reached."""
@@ -91,25 +104,6 @@ class RowBatch:
         kinds_N = np.full(len(self.batch.ids), Provenance.PADDING, np.uint8)
         kinds_N[self.ids.kept_N] = kinds_n
         return kinds_N
-
-
-class _WeightedSums(torch.autograd.Function):
-    """Sums of consecutive rows, each times its weight; with a way back that costs one copy, where that of
-    `embedding_bag` costs ten: it doesn't know that every row is used once."""
-
-    @staticmethod
-    def forward(context: Any, rows_MD: Tensor, offsets: Tensor, weights_M: Tensor | None) -> Tensor:
-        context.save_for_backward(offsets, weights_M)
-        every_row = torch.arange(len(rows_MD), device=rows_MD.device)
-        return embedding_bag(
-            every_row, rows_MD, offsets, mode="sum", per_sample_weights=weights_M, include_last_offset=True
-        )
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        offsets, weights_M = context.saved_tensors
-        gradients_MD = gradients[0].repeat_interleave(offsets.diff(), dim=0)
-        return gradients_MD if weights_M is None else gradients_MD * weights_M[:, None], None, None
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
@@ -133,14 +127,14 @@ def _coefficients(
     """float32 [M]: sign × weight ÷ what a mean divides by; None: all 1."""
     weights_n = batch.weights if batch.weights is None or ids.kept_N is None else batch.weights[ids.kept_N]
     if table.pooling == "mean" and (weights_n is not None or bool((counts_B > 1).any())):
-        weights_n = _shares(weights_n, counts_B)
+        weights_n = _shares(batch.feature, weights_n, counts_B)
     if weights_n is None:
         return None if ids.signs_nK is None else ids.signs_nK.reshape(-1)
     signs_nK = np.float32(1) if ids.signs_nK is None else ids.signs_nK
     return np.ascontiguousarray(np.broadcast_to(weights_n[:, None] * signs_nK, ids.rows_nK.shape)).reshape(-1)
 
 
-def _shares(weights_n: NDArray[np.float32] | None, counts_B: NDArray[np.int64]) -> NDArray[np.float32]:
+def _shares(feature: str, weights_n: NDArray[np.float32] | None, counts_B: NDArray[np.int64]) -> NDArray[np.float32]:
     """Each id's share of its example's mean: its weight by their sum. Weights that sum to zero answer zeros."""
     if weights_n is None:
         return np.repeat((1 / np.maximum(counts_B, 1)).astype(np.float32), counts_B)
@@ -150,7 +144,7 @@ def _shares(weights_n: NDArray[np.float32] | None, counts_B: NDArray[np.int64]) 
     if (np.abs(shares_n) > 1e6).any():
         at = int(np.argmax(np.abs(shares_n)))
         raise InvalidInput(
-            f"the weights of example {example_n[at]} cancel almost to zero ({totals_n[at]:g}), so that their mean "
-            "has no meaning; give weights of one sign, or pool by sum"
+            f"feature {feature!r}: the weights of example {example_n[at]} cancel almost to zero ({totals_n[at]:g}), "
+            "so that their mean has no meaning; give weights of one sign, or pool by sum"
         )
     return shares_n.astype(np.float32)

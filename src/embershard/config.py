@@ -123,13 +123,15 @@ class LimitSpec:
     """Bounds: whatever callers send, memory stays inside them."""
 
     message_bytes: Annotated[int, Field(strict=True, ge=1024, le=2**31 - 1)] = 64 * 2**20
-    """Largest message, either way."""
+    """Largest request, and most bytes of vectors in an answer."""
     ids_per_request: Annotated[int, Field(strict=True, ge=1, le=2**30)] = 2**20
     """Ids of all features of one request together."""
+    numbers_per_request: Annotated[int, Field(strict=True, ge=1, le=2**40)] = 2**26
+    """Numbers that one request gathers or moves, of four bytes each: ids × hashes × dim, over its features."""
     queued_requests: Annotated[int, Field(strict=True, ge=1)] = 1024
-    """Requests that wait for a tick on one rank."""
-    queued_ids: Annotated[int, Field(strict=True, ge=1)] = 4 * 2**20
-    """Their ids together."""
+    """Lookups that wait for a tick on one rank; updates, and lookups that wait for a version, as many again each."""
+    queued_numbers: Annotated[int, Field(strict=True, ge=1)] = 2**28
+    """Numbers that each of the three gather or move together."""
     wait_ms: Annotated[int, Field(strict=True, ge=1, le=3_600_000)] = 10_000
     """Longest wait in the queue of a request that brings no deadline."""
     group_timeout_s: Annotated[int, Field(strict=True, ge=2, le=3600)] = 120

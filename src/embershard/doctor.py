@@ -149,9 +149,11 @@ def gather() -> str:
         SplitTableBatchedEmbeddingBagsCodegen,
     )
 
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda" if on_gpu else "cpu")
-    place = (EmbeddingLocation.DEVICE, ComputeDevice.CUDA) if on_gpu else (EmbeddingLocation.HOST, ComputeDevice.CPU)
+    from embershard.engine.world import SoloWorld
+
+    device = SoloWorld().device
+    on_cpu = device.type == "cpu"
+    place = (EmbeddingLocation.HOST, ComputeDevice.CPU) if on_cpu else (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
     kernel = SplitTableBatchedEmbeddingBagsCodegen([(8, 4, *place)], device=device)
     rows = torch.arange(32.0, device=device).reshape(8, 4)
     kernel.split_embedding_weights()[0].detach().copy_(rows)

@@ -8,7 +8,7 @@ EmbershardError
 ├── Unavailable           UNAVAILABLE          starting, stopping or unreachable: try again
 ├── AccessDenied          PERMISSION_DENIED    the caller may not do this
 ├── Unsupported           UNIMPLEMENTED        the server doesn't know this call
-├── SnapshotError         DATA_LOSS            a snapshot can't be written, read or trusted
+├── SnapshotError         ABORTED              a snapshot can't be written, read or trusted
 ├── ConfigError           (never on the wire)  the configuration is wrong
 ├── InstallError          (never on the wire)  a package is missing or doesn't belong to the others
 └── InternalError         INTERNAL             a defect of embershard: please report it
@@ -92,7 +92,7 @@ STATUS_BY_ERROR: dict[type[EmbershardError], str] = {
     Unavailable: "UNAVAILABLE",
     AccessDenied: "PERMISSION_DENIED",
     Unsupported: "UNIMPLEMENTED",
-    SnapshotError: "DATA_LOSS",
+    SnapshotError: "ABORTED",
     InternalError: "INTERNAL",
 }
 """The one table from error to the name of a gRPC status code."""

@@ -183,7 +183,7 @@ def check_finite(numbers: NDArray[np.floating[Any]], what: str) -> None:
 def _ids(feature: str, ids: object) -> NDArray[np.int64] | Sequence[str]:
     if isinstance(ids, (str, bytes)):
         raise InvalidInput(f"feature {feature!r}: give a sequence of ids, not one {type(ids).__name__}")
-    if isinstance(ids, np.ndarray) and ids.dtype.kind in "US":
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "USO" and ids.ndim == 1:
         ids = ids.tolist()
     if isinstance(ids, (list, tuple)) and ids and isinstance(ids[0], str):
         return _keys(feature, ids)

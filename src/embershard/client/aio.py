@@ -97,16 +97,20 @@ class AsyncClient:
         request = update_request(features, values=values, fingerprint=fingerprint)
         return int((await self._call(self._embedding.Update, request, timeout_s)).version)
 
-    async def lookup_stream(self, requests: AsyncIterable[Features], *, dtype: str = "float32") -> AsyncIterator[Rows]:
+    async def lookup_stream(
+        self, requests: AsyncIterable[Features], *, dtype: str = "float32", timeout_s: float | None = None
+    ) -> AsyncIterator[Rows]:
         """As `Client.lookup_stream`."""
         messages = (lookup_request(features, dtype=dtype) async for features in requests)
-        async for answer in self._stream(self._embedding.LookupStream, messages):
+        async for answer in self._stream(self._embedding.LookupStream, messages, timeout_s):
             yield codec.decode_answer(answer, codec.DTYPE_BY_NAME[dtype])
 
-    async def update_stream(self, requests: AsyncIterable[tuple[Features, Mapping[str, object]]]) -> AsyncIterator[int]:
+    async def update_stream(
+        self, requests: AsyncIterable[tuple[Features, Mapping[str, object]]], *, timeout_s: float | None = None
+    ) -> AsyncIterator[int]:
         """As `Client.update_stream`."""
         messages = (update_request(features, gradients=gradients) async for features, gradients in requests)
-        async for response in self._stream(self._embedding.UpdateStream, messages):
+        async for response in self._stream(self._embedding.UpdateStream, messages, timeout_s):
             yield int(response.version)
 
     async def snapshot(self, *, timeout_s: float = 600.0) -> pb.SnapshotResponse:
@@ -117,7 +121,9 @@ class AsyncClient:
         with translated_errors(self.target):
             return await method(request, timeout=self._timeout_s if timeout_s is None else timeout_s, **options)
 
-    async def _stream(self, method: Callable[..., Any], messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def _stream(
+        self, method: Callable[..., Any], messages: AsyncIterator[Any], timeout_s: float | None
+    ) -> AsyncIterator[Any]:
         failures: list[Exception] = []
 
         async def until_failure() -> AsyncIterator[Any]:
@@ -128,7 +134,11 @@ class AsyncClient:
                 failures.append(error)
 
         with translated_errors(self.target):
-            async for response in method(until_failure()):
-                yield response
+            call = method(until_failure(), timeout=timeout_s)
+            try:
+                async for response in call:
+                    yield response
+            finally:
+                call.cancel()  # no effect on a stream that has ended; ends one whose reader has left
         if failures:
             raise failures[0]

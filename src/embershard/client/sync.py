@@ -32,7 +32,8 @@ class Client:
             rows = client.lookup({"user_id": [3, 5], "genres": (genres, lengths)})
             version = client.update({"user_id": [3, 5]}, gradients={"user_id": gradients_ND})
 
-    `timeout_s` is the deadline of each call that doesn't give its own. Errors are those of `embershard.errors`.
+    `timeout_s` is the deadline of each call that doesn't give its own; streams have none unless they give it. Errors
+    are those of `embershard.errors`.
     """
 
     def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -112,16 +113,23 @@ class Client:
         request = update_request(features, values=values, fingerprint=fingerprint)
         return int(self._call(self._embedding.Update, request, timeout_s).version)
 
-    def lookup_stream(self, requests: Iterable[Features], *, dtype: str = "float32") -> Iterator[Rows]:
-        """Many lookups on one stream, cheaper a call than `lookup`; answers come in order."""
+    def lookup_stream(
+        self, requests: Iterable[Features], *, dtype: str = "float32", timeout_s: float | None = None
+    ) -> Iterator[Rows]:
+        """Many lookups on one stream, cheaper a call than `lookup`; answers come in order.
+
+        `timeout_s` is the deadline of the whole stream; None: it may last for ever.
+        """
         messages = (lookup_request(features, dtype=dtype) for features in requests)
-        for answer in self._stream(self._embedding.LookupStream, messages):
+        for answer in self._stream(self._embedding.LookupStream, messages, timeout_s):
             yield codec.decode_answer(answer, codec.DTYPE_BY_NAME[dtype])
 
-    def update_stream(self, requests: Iterable[tuple[Features, Mapping[str, object]]]) -> Iterator[int]:
+    def update_stream(
+        self, requests: Iterable[tuple[Features, Mapping[str, object]]], *, timeout_s: float | None = None
+    ) -> Iterator[int]:
         """Many `(features, gradients)` on one stream, applied one after the other; yields the version of each."""
         messages = (update_request(features, gradients=gradients) for features, gradients in requests)
-        for response in self._stream(self._embedding.UpdateStream, messages):
+        for response in self._stream(self._embedding.UpdateStream, messages, timeout_s):
             yield int(response.version)
 
     def snapshot(self, *, timeout_s: float = 600.0) -> pb.SnapshotResponse:
@@ -132,10 +140,10 @@ class Client:
         with translated_errors(self.target):
             return method(request, timeout=self._timeout_s if timeout_s is None else timeout_s, **options)
 
-    def _stream(self, method: Callable[..., Any], messages: Iterator[Any]) -> Iterator[Any]:
+    def _stream(self, method: Callable[..., Any], messages: Iterator[Any], timeout_s: float | None) -> Iterator[Any]:
         failures: list[Exception] = []
         with translated_errors(self.target):
-            call = method(_until_failure(messages, failures))
+            call = method(_until_failure(messages, failures), timeout=timeout_s)
             try:
                 yield from call
             finally:

@@ -17,6 +17,8 @@ from embershard.v1 import embershard_pb2 as pb
 Features = Mapping[str, object]
 """{feature: ids}, {feature: (ids, lengths)} or {feature: (ids, lengths, weights)}; see `FeatureBatch.of`."""
 
+KEEPALIVE_S = 30
+"""How often a connection with calls in flight is checked; the server allows it."""
 TIMEOUT_S = 10.0
 """Deadline of a call that doesn't give its own."""
 
@@ -35,7 +37,7 @@ where it knows that the server never saw it."""
 def checked_target(target: str) -> str:
     """The address of a front end, HOST:PORT (or any name that gRPC resolves, such as unix:PATH and dns:///HOST:PORT)."""
     _, colon, port = target.rpartition(":")
-    if not colon or (port.isdigit() and not 0 < int(port) < 65536):
+    if not colon or (port.isdecimal() and not (port.isascii() and 0 < int(port) < 65536)):
         raise InvalidInput(f"target {target!r} is not HOST:PORT, with a port from 1 to 65535")
     return target
 
@@ -46,6 +48,11 @@ def channel_options() -> list[tuple[str, Any]]:
     return [
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
+        # What is larger than the buffer isn't repeated, and gRPC's own is 256 KiB: 32,000 ids.
+        ("grpc.per_rpc_retry_buffer_size", 64 * 2**20),
+        # A server that has gone without a word is noticed, also by a stream that has no deadline.
+        ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
+        ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.service_config", json.dumps({"methodConfig": [{"name": names, "retryPolicy": _RETRY}]})),
     ]
 
@@ -63,17 +70,21 @@ def lookup_request(
     Raises:
         InvalidInput: before anything is sent.
     """
-    if not 0 <= min_version < 2**64:
-        raise InvalidInput(f"min_version {min_version} is not from 0 to 2^64 - 1")
     if dtype not in codec.DTYPE_BY_NAME:
         raise InvalidInput(f"dtype {dtype!r} is not one of {', '.join(codec.DTYPE_BY_NAME)}")
-    return pb.LookupRequest(
-        features=[codec.encode_batch(FeatureBatch.of(feature, ids)) for feature, ids in features.items()],
-        dtype=codec.DTYPE_BY_NAME[dtype],
-        min_version=min_version,
-        fingerprint=fingerprint,
-        with_provenance=with_provenance,
-    )
+    batches = [codec.encode_batch(FeatureBatch.of(feature, ids)) for feature, ids in features.items()]
+    try:
+        return pb.LookupRequest(
+            features=batches,
+            dtype=codec.DTYPE_BY_NAME[dtype],
+            min_version=min_version,
+            fingerprint=fingerprint,
+            with_provenance=with_provenance,
+        )
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"min_version {min_version!r} or fingerprint {fingerprint!r} can't be sent: {error}"
+        ) from error
 
 
 def update_request(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -131,14 +132,23 @@ def _stacked(vectors: Mapping[str, Tensor], names: list[str], dim: int) -> Tenso
 
 
 def _check_memory(groups: list[Group], world: World) -> None:
-    """Refuses tables that can't fit, before the kernel's out-of-memory killer does."""
+    """Joint: refuses tables that can't fit, on every rank and before any has begun to fill its memory."""
     if world.device.type == "cpu":
-        free, where = psutil.virtual_memory().available // world.local_size, "of memory for each rank of this host"
+        free, where = _host_memory() // world.local_size, "of memory for each rank of this host"
     else:
         free, where = torch.cuda.mem_get_info(world.device)[0], f"of memory on {world.device}"
-    needed = sum(group.bytes_per_rank for group in groups)
-    if needed > free:
+    least, needed = min(world.gather(free)), sum(group.bytes_per_rank for group in groups)
+    if needed > least:
         raise ConfigError(
-            f"the tables need {needed / 2**30:,.1f} GiB a rank, and there are {free / 2**30:,.1f} GiB {where}: "
+            f"the tables need {needed / 2**30:,.1f} GiB a rank, and there are {least / 2**30:,.1f} GiB {where}: "
             "use fewer rows, a smaller dim, dtype float16, rowwise_adagrad or sgd, or more ranks"
         )
+
+
+def _host_memory() -> int:
+    """Bytes that are free on this host, or in this container if that is less."""
+    free = int(psutil.virtual_memory().available)
+    limit, used = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))
+    if limit.is_file() and (most := limit.read_text().strip()).isdecimal():
+        free = min(free, int(most) - int(used.read_text()))
+    return free

@@ -29,14 +29,14 @@ def initial_rows(table: TableSpec, seed: int, chunk: int) -> Tensor:
     bits = (
         np.random.Philox(key=[table_seed(table.name, seed), chunk]).random_raw(-(-count // 2)).view(np.uint32)[:count]
     )
-    # 24 bits fill a float32's mantissa; the half keeps the ends of the interval out.
-    centred = torch.from_numpy(((bits >> 8).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23) - np.float32(1))
+    # 23 bits and a half are a float32 exactly, so that -1 and 1, where erfinv is infinite, never come out.
+    centred = torch.from_numpy(((bits >> 9).astype(np.float32) + np.float32(0.5)) * np.float32(2**-22) - np.float32(1))
     shaped = centred if table.init.kind == "uniform" else torch.erfinv(centred) * math.sqrt(2)
     return (shaped * table.init.scale).view(rows, table.dim)
 
 
 def fill_initial(
-    view_ND: Tensor, table: TableSpec, seed: int, first_row: int, progress: Callable[[int], object] = int
+    view_ND: Tensor, table: TableSpec, seed: int, first_row: int, progress: Callable[[int], object] = lambda _: None
 ) -> None:
     """Writes the start of the rows `first_row`, `first_row` + 1, … of a table into a shard's view."""
     done = 0

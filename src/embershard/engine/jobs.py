@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,8 @@ class Job:
 
     deadline: float = float("inf")
     """In `time.monotonic()` seconds: dropped if not begun by then."""
-    ids: int = 0
-    """What it adds to the queue's bound."""
+    numbers: int = 0
+    """What it adds to the queue's bound: numbers that it gathers or moves."""
     done: Future[Any] = field(default_factory=Future)
     """Its result, or the EmbershardError that refuses it."""
 
@@ -35,6 +36,16 @@ class Job:
         """Ends the job unless it has ended, or its caller has gone."""
         if not self.done.done() and (self.done.running() or self.done.set_running_or_notify_cancel()):
             self.done.set_exception(reason)
+
+    def lapsed(self) -> bool:
+        """Whether nobody waits for it any more: its caller has gone, or its time has passed, which it is then told."""
+        if self.deadline <= time.monotonic():
+            self.refuse(DeadlineExceeded("the deadline passed before the work began; nothing was done"))
+        return self.done.done()
+
+    def begin(self) -> bool:
+        """Whether it is to be done, from which on it can't be cancelled."""
+        return not self.lapsed() and self.done.set_running_or_notify_cancel()
 
 
 @dataclass(kw_only=True, eq=False)
@@ -93,87 +104,122 @@ class Load:
         return [*self.lookups, *([self.update] if self.update else []), *self.actions]
 
 
+class _Lane:
+    """Jobs of one kind that wait, first come first."""
+
+    def __init__(self, limits: LimitSpec) -> None:
+        self._limits = limits
+        self._jobs: deque[Any] = deque()
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._jobs)
+
+    def put(self, job: Job) -> None:
+        """Adds a job; Overloaded if there is no room, even without those that have lapsed."""
+        if self._full(job):
+            self.remove(lambda waiting: waiting.lapsed())
+        if self._full(job):
+            raise Overloaded(
+                f"{len(self):,} requests that touch {self._numbers:,} numbers wait already, and limits.queued_requests "
+                f"= {self._limits.queued_requests:,}, limits.queued_numbers = {self._limits.queued_numbers:,}; "
+                "try again in a moment"
+            )
+        self.add(job)
+
+    def add(self, job: Job) -> None:
+        """Adds a job that had room before."""
+        self._jobs.append(job)
+        self._numbers += job.numbers
+
+    def pop(self) -> Any:
+        """Removes the first job."""
+        job = self._jobs.popleft()
+        self._numbers -= job.numbers
+        return job
+
+    def drain(self) -> list[Any]:
+        """Removes and returns all jobs."""
+        return [self.pop() for _ in range(len(self))]
+
+    def remove(self, wanted: Callable[[Any], bool]) -> list[Any]:
+        """Removes and returns the jobs of which `wanted` is true."""
+        removed = []
+        for job in self.drain():
+            removed.append(job) if wanted(job) else self.add(job)
+        return removed
+
+    def _full(self, job: Job) -> bool:
+        too_many = len(self) >= self._limits.queued_requests
+        return too_many or (len(self) > 0 and self._numbers + job.numbers > self._limits.queued_numbers)
+
+
 class JobQueue:
-    """Jobs of one rank that wait for a tick; bounded by requests and by ids. Put from any thread, taken by one."""
+    """Jobs of one rank that wait for a tick: lookups, lookups that wait for a version, updates and actions, each
+    bounded apart, so that none keeps out another. Put from any thread, taken by one."""
 
     def __init__(self, limits: LimitSpec, *, merged_lookups: int) -> None:
         self.changed = threading.Condition()
-        self._limits = limits
-        self._merged_lookups = merged_lookups
-        self._lookups: deque[LookupJob] = deque()
-        self._updates: deque[UpdateJob] = deque()
-        self._actions: deque[ActionJob] = deque()
-        self._ids = 0
+        self._merged_lookups, self._merged_numbers = merged_lookups, limits.numbers_per_request
+        self._lookups, self._early, self._updates, self._actions = (_Lane(limits) for _ in range(4))
+        self._version = 0
         self._closed: EmbershardError | None = None
 
     def put(self, job: Job) -> None:
         """Queues a job.
 
         Raises:
-            Overloaded: the queue is full.
+            Overloaded: there is no room.
             EmbershardError: the reason for which the queue was closed.
         """
         with self.changed:
             if self._closed:
                 raise self._closed
-            waiting = len(self._lookups) + len(self._updates) + len(self._actions)
-            most, most_ids = self._limits.queued_requests, self._limits.queued_ids
-            if waiting >= most or (self._ids and self._ids + job.ids > most_ids):
-                raise Overloaded(
-                    f"{waiting:,} requests with {self._ids:,} ids wait already, and limits.queued_requests = {most:,}, "
-                    f"limits.queued_ids = {most_ids:,}; try again in a moment"
-                )
-            self._ids += job.ids
             if isinstance(job, LookupJob):
-                self._lookups.append(job)
-            elif isinstance(job, UpdateJob):
-                self._updates.append(job)
-            elif isinstance(job, ActionJob):
-                self._actions.append(job)
+                (self._early if job.min_version > self._version else self._lookups).put(job)
+            else:
+                (self._updates if isinstance(job, UpdateJob) else self._actions).put(job)
             self.changed.notify()
 
     def close(self, reason: EmbershardError) -> bool:
         """Refuses what waits and whatever comes; False if it was closed before."""
         with self.changed:
             first, self._closed = self._closed is None, self._closed or reason
-            left: list[Job] = [*self._lookups, *self._updates, *self._actions]
-            for queue in (self._lookups, self._updates, self._actions):
-                queue.clear()
+            lanes = (self._lookups, self._early, self._updates, self._actions)
+            left: list[Job] = [job for lane in lanes for job in lane.drain()]
         for job in left:
             job.refuse(reason)
         return first
 
     def next_deadline(self) -> float:
-        """When the next waiting lookup comes too late; hold `changed`."""
-        return min((job.deadline for job in self._lookups), default=float("inf"))
+        """When the next lookup that waits for a version comes too late; hold `changed`."""
+        return min((job.deadline for job in self._early), default=float("inf"))
 
     def take(self, version: int) -> Load:
-        """Removes one tick's jobs, and those that came too late; hold `changed`."""
-        now, load, ids = time.monotonic(), Load(), 0
-        waiting: deque[LookupJob] = deque()
-        for job in self._lookups:
-            if job.deadline > now and job.min_version > version:
-                waiting.append(job)
-            elif len(load.lookups) == self._merged_lookups or (
-                load.lookups and ids + job.ids > self._limits.ids_per_request
-            ):
-                waiting.append(job)
-                load.more = True
-            elif self._begin(job, now):
-                load.lookups.append(job)
-                ids += job.ids
-        self._lookups = waiting
+        """Removes one tick's jobs, and those that have lapsed; hold `changed`."""
+        if version != self._version or self.next_deadline() <= time.monotonic():
+            self._version = version
+            for job in self._early.remove(lambda job: job.lapsed() or job.min_version <= version):
+                self._lookups.add(job)
+        load = Load(lookups=self._take_lookups())
         while self._updates and load.update is None:
-            if self._begin(update := self._updates.popleft(), now):
-                load.update = update
-        load.actions = [job for job in self._actions if self._begin(job, now)]
-        self._actions.clear()
-        load.more = load.more or bool(self._updates)
+            update = self._updates.pop()
+            load.update = update if update.begin() else None
+        load.actions = [job for job in self._actions.drain() if job.begin()]
+        load.more = bool(self._lookups or self._updates)
         return load
 
-    def _begin(self, job: Job, now: float) -> bool:
-        self._ids -= job.ids
-        if job.deadline <= now:
-            job.refuse(DeadlineExceeded("the deadline passed before the work began; nothing was done"))
-            return False
-        return job.done.set_running_or_notify_cancel()
+    def _take_lookups(self) -> list[LookupJob]:
+        taken: list[LookupJob] = []
+        numbers = 0
+        while self._lookups and len(taken) < self._merged_lookups:
+            job = next(iter(self._lookups))
+            if taken and numbers + job.numbers > self._merged_numbers:
+                break
+            if self._lookups.pop().begin():
+                taken.append(job)
+                numbers += job.numbers
+        return taken

@@ -58,7 +58,7 @@ class LocalEngine(Engine):
     def _apply(self, group: Group, physical_M: Tensor, gradients_MD: Tensor) -> None:
         offsets = torch.arange(len(physical_M) + 1, device=self.world.device)
         self._kernels[group.name](physical_M, offsets).backward(gradients_MD)
-        self.shards[group.name].mark(physical_M)
+        self.shards[group.name].moved(physical_M)
 
     def _write(self, group: Group, physical_M: Tensor, values_MD: Tensor) -> None:
         self.shards[group.name].write(physical_M, values_MD)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from embershard.engine.initial import fill_initial
@@ -43,11 +44,15 @@ class Shard:
     def write(self, local_M: Tensor, values_MD: Tensor) -> None:
         """Overwrites rows of this shard with [M, kernel_dim], each at most once; optimizer state stays."""
         self.weight.index_copy_(0, local_M, values_MD.to(self.weight))
-        self.mark(local_M)
-
-    def mark(self, local_M: Tensor) -> None:
-        """Notes that an update has reached these rows."""
         self.trained.index_fill_(0, local_M, 1)
+
+    def moved(self, local_M: Tensor) -> None:
+        """Follows every step of the optimizer: these rows have been reached, and stay finite."""
+        self.trained.index_fill_(0, local_M, 1)
+        if self.weight.dtype == torch.float16:
+            # A step beyond what half precision holds ends at its largest number, not at infinity and then at NaN.
+            largest = torch.finfo(torch.float16).max
+            self.weight.index_copy_(0, local_M, self.weight[local_M].clamp_(-largest, largest))
 
     def tensors(self, table: str) -> dict[str, Tensor]:
         """Views of one table's rows on this rank: `weight` [n, D], `sum` [n] or [n, D] if any, `trained` [n]."""

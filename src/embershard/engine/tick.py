@@ -67,7 +67,7 @@ class Ticker:
         actions: Mapping[str, Callable[[int], Any]],
         farewell: Callable[[int], None],
         asked_to_leave: Callable[[], None],
-        lost: Callable[[Exception], None],
+        lost: Callable[[BaseException], None],
     ) -> None:
         self.version = version
         self._engine, self._world = engine, engine.world
@@ -78,8 +78,8 @@ class Ticker:
         self._heartbeat_s = float("inf") if alone else HEARTBEAT_S
         self._queue = JobQueue(limits, merged_lookups=1 if alone else MERGED_LOOKUPS)
         self._wake = self._queue.changed
-        # How often the group slept, which calls for that were heard, and whether it doesn't sleep now.
-        self._sleeps, self._called, self._awake = 0, -1, False
+        # How often the group slept, the last sleep from which it was woken, and whether it doesn't sleep now.
+        self._sleeps, self._woken, self._awake = 0, -1, False
         # Whether this rank asked the group to leave, is ready to, and hasn't told its peers yet.
         self._asks, self._ready, self._news, self._told = False, False, False, False
         self._thread = threading.Thread(target=self._run, name="engine")
@@ -111,20 +111,22 @@ class Ticker:
 
     def _run(self) -> None:
         try:
+            if self._world.device.type == "cuda":
+                torch.cuda.set_device(self._world.device)  # the present device is a thread's own
             while self._tick(self._next()):
                 pass
             self._farewell(self.version)
             self._queue.close(Unavailable("the server is stopping; try again in a moment, or elsewhere"))
-        except Exception as error:  # ranks may differ now, whatever it was: the process must end
+        except BaseException as error:  # ranks may differ now, whatever it was: the process must end
             self._fail(error)
 
     def _hear(self, number: int) -> None:
         with self._wake:
-            self._called = number
+            self._woken = number
             self._wake.notify()
 
-    def _fail(self, error: Exception) -> None:
-        if self._queue.close(Unavailable("the server's engine has failed and restarts; try again in a moment")):
+    def _fail(self, error: BaseException) -> None:
+        if self._queue.close(Unavailable("the server's engine has failed and must start again; try again later")):
             self._lost(error)
 
     def _next(self) -> Load:
@@ -134,29 +136,28 @@ class Ticker:
             if self._awake:
                 return load
             heartbeat = time.monotonic() + self._heartbeat_s
-            while not (load.jobs or self._news or self._called >= self._sleeps):
+            while not (load.jobs or self._news or self._woken >= self._sleeps):
                 wait_s = min(heartbeat, self._queue.next_deadline()) - time.monotonic()
                 if heartbeat <= time.monotonic():
                     break
-                self._wake.wait(None if wait_s == float("inf") else max(wait_s, 0))
+                self._wake.wait(None if wait_s == float("inf") else min(max(wait_s, 0), threading.TIMEOUT_MAX))
                 load = self._queue.take(self.version)
-            called = self._called >= self._sleeps
             self._news = False
-        if not called:
-            self._world.call(self._sleeps)
         return load
 
     def _tick(self, load: Load) -> bool:
         """One joint tick; False once all ranks have left."""
         try:
+            if not self._awake and self._woken < self._sleeps:
+                self._world.wake(self._sleeps)
             agreed = self._agree(load)
             self._look_up(load.lookups, agreed)
             self._update(load.update, agreed)
             for name in sorted(agreed.actions):
                 self._act(name, [job for job in load.actions if job.action == name])
-        except Exception:
+        except BaseException:
             for job in load.jobs:
-                job.refuse(Unavailable("the server's engine failed in the tick of this request and restarts"))
+                job.refuse(Unavailable("the server's engine failed in the tick of this request; it must start again"))
             raise
         if agreed.asked_to_leave and not self._told:
             self._told = True

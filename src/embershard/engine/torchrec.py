@@ -63,7 +63,7 @@ class TorchRecEngine(Engine):
     def _apply(self, group: Group, physical_M: Tensor, gradients_MD: Tensor) -> None:
         vectors, local_M = self._forward(group, physical_M)
         vectors.backward(gradients_MD)
-        self.shards[group.name].mark(local_M)
+        self.shards[group.name].moved(local_M)
 
     def _forward(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Tensor]:
         """The rows this rank asked for [M, kernel_dim], and the rows of its shard that any rank asked for."""

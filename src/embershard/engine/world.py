@@ -1,13 +1,14 @@
 """The ranks that work together: who they are, how they agree, and how an idle group is woken.
 
 A rank that waits inside a collective burns CPU, and one that joins an empty collective again and again burns all of it.
-So idle ranks sleep outside: each has a listener thread, blocked on a key of the process group's store, `call/<n>`, for
+So idle ranks sleep outside: each has a listener thread, blocked on a key of the process group's store, `wake/<n>`, for
 the n-th time that the group sleeps. The rank that has work sets the key, which wakes the others (about 0.15 ms on one
 host), and all of them meet in the next tick's first collective.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import itertools
 import os
@@ -23,8 +24,9 @@ from torch import Tensor
 
 from embershard.errors import Unavailable
 
+_LISTEN = timedelta(hours=1)
 _KEYS_KEPT = 1000
-"""Keys of past calls that stay in the store, for listeners that are behind."""
+"""Keys of past sleeps that stay in the store, for listeners that are behind."""
 
 
 class World(ABC):
@@ -48,11 +50,11 @@ class World(ABC):
         """Joint: every rank's item, on every rank."""
 
     @abstractmethod
-    def listen(self, called: Callable[[int], None], lost: Callable[[Exception], None]) -> None:
-        """From another thread, runs `called(n)` at each call number n, and `lost` once if peers can't be heard."""
+    def listen(self, woken: Callable[[int], None], lost: Callable[[BaseException], None]) -> None:
+        """From another thread, runs `woken(n)` when a rank wakes all from their n-th sleep, `lost` if none is heard."""
 
     @abstractmethod
-    def call(self, number: int) -> None:
+    def wake(self, number: int) -> None:
         """Wakes all ranks from their n-th sleep."""
 
     @abstractmethod
@@ -76,10 +78,10 @@ class SoloWorld(World):
         """As `World.gather`."""
         return [item]
 
-    def listen(self, called: Callable[[int], None], lost: Callable[[Exception], None]) -> None:
-        """Nobody else can call."""
+    def listen(self, woken: Callable[[int], None], lost: Callable[[BaseException], None]) -> None:
+        """Nobody else can wake it."""
 
-    def call(self, number: int) -> None:
+    def wake(self, number: int) -> None:
         """Nobody else listens."""
 
     def leave(self) -> None:
@@ -100,15 +102,15 @@ class TorchWorld(World):
         hosts = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         meeting = self._connect(hosts=hosts)
         dist.init_process_group(backend, store=meeting, rank=self.rank, world_size=self.size, timeout=self._timeout)
-        # The listener blocks its connection to the store, so that calling needs one of its own.
-        self._calls, self._heard = self._connect(), self._connect()
+        # The listener blocks its connection to the store, so that waking needs one of its own.
+        self._wakes, self._heard = self._connect(), self._connect()
         self._left = False
 
     def _connect(self, *, hosts: bool = False) -> dist.Store:
         """A connection to the store, its keys apart from those of an earlier life of the ranks.
 
         torchrun's store outlives a restart, and torch itself doesn't keep the lives apart: ranks would look for the
-        addresses of their dead predecessors, and hear their calls.
+        addresses of their dead predecessors, and be woken by them.
         """
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = dist.TCPStore(host, port, is_master=hosts, timeout=self._timeout)
@@ -125,26 +127,33 @@ class TorchWorld(World):
         dist.all_gather_object(items, item)
         return items
 
-    def call(self, number: int) -> None:
-        """As `World.call`."""
-        self._calls.set(_key(number), "")
+    def wake(self, number: int) -> None:
+        """As `World.wake`."""
+        self._wakes.set(_key(number), "")
 
-    def listen(self, called: Callable[[int], None], lost: Callable[[Exception], None]) -> None:
+    def listen(self, woken: Callable[[int], None], lost: Callable[[BaseException], None]) -> None:
         """As `World.listen`."""
 
         def heed() -> None:
             for number in itertools.count():
                 try:
-                    self._heard.wait([_key(number)], self._timeout)
+                    self._await(_key(number))
                     if self.rank == 0 and number >= _KEYS_KEPT:
                         self._heard.delete_key(_key(number - _KEYS_KEPT))
                 except dist.DistError as error:
                     if not self._left:
-                        lost(Unavailable(f"rank {self.rank} hears nothing from its peers: {error}"))
+                        lost(Unavailable(f"rank {self.rank} can't reach the store of its group: {error}"))
                     return
-                called(number)
+                woken(number)
 
-        threading.Thread(target=heed, name="listener", daemon=True).start()
+        if self.size > 1:
+            threading.Thread(target=heed, name="listener", daemon=True).start()
+
+    def _await(self, key: str) -> None:
+        """However long the group works or sleeps: that a peer is dead, the collectives find out."""
+        while not self._heard.check([key]):
+            with contextlib.suppress(dist.DistStoreError):  # the time is up, or the connection broken: check tells
+                self._heard.wait([key], _LISTEN)
 
     def leave(self) -> None:
         """As `World.leave`."""
@@ -154,7 +163,7 @@ class TorchWorld(World):
 
 
 def _key(number: int) -> str:
-    return f"call/{number}"
+    return f"wake/{number}"
 
 
 def _device(local_rank: int) -> torch.device:

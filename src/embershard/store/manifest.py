@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,10 @@ class Snapshot:
 
 def list_snapshots(folder: Path) -> list[Path]:
     """Folders of complete snapshots, oldest first."""
-    return sorted(path for path in folder.glob("[0-9]*") if path.is_dir()) if folder.is_dir() else []
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if re.fullmatch(r"\d{12,}", path.name) and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name))
 
 
 def open_snapshot(path: Path) -> Snapshot:

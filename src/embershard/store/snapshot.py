@@ -6,6 +6,7 @@ at any world size. Ranks on several hosts need a shared file system.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 
 from embershard.config import layout_difference
@@ -27,6 +29,8 @@ from embershard.store.manifest import FORMAT, Snapshot, complete, describe_file,
 if TYPE_CHECKING:
     from embershard.config import Config
     from embershard.engine.base import Engine
+
+logger = logging.getLogger(__name__)
 
 _PARTIAL = ".partial-"
 
@@ -39,13 +43,14 @@ def save(engine: Engine, version: int, folder: Path, *, kept: int) -> Snapshot:
     """
     final = folder / f"{version:012d}"
     partial = folder / f"{_PARTIAL}{version:012d}"
-    world = engine.world
-    if final.is_dir():  # the rows of a version never change
+    world, first = engine.world, engine.world.rank == 0
+    if any(world.gather(first and final.is_dir())):  # the rows of a version never change
         return open_snapshot(final)
     try:
         with _everywhere(engine, "can't be written"):
-            if world.rank == 0:
-                shutil.rmtree(partial, ignore_errors=True)
+            if first:
+                for left_behind in folder.glob(f"{_PARTIAL}*"):
+                    shutil.rmtree(left_behind)
                 partial.mkdir(parents=True)
         with _everywhere(engine, "can't be written"), _quiet():
             writer = HuggingFaceStorageWriter(path=str(partial), save_distributed=True)
@@ -55,13 +60,14 @@ def save(engine: Engine, version: int, folder: Path, *, kept: int) -> Snapshot:
             described = {path.name: describe_file(path) for path in mine}
         files = {name: entry for part in world.gather(described) for name, entry in part.items()}
         with _everywhere(engine, "can't be written"):
-            if world.rank == 0:
+            if first:
                 complete(partial, final, _manifest(engine.config, version, world.size, files))
-                _delete_old(folder, kept)
     except SnapshotError:
-        if world.rank == 0:
+        if first:
             shutil.rmtree(partial, ignore_errors=True)
         raise
+    if first:
+        _delete_old(folder, kept)
     return open_snapshot(final)
 
 
@@ -135,21 +141,31 @@ def _manifest(config: Config, version: int, world_size: int, files: dict[str, An
 
 def _delete_old(folder: Path, kept: int) -> None:
     for path in list_snapshots(folder)[:-kept]:
-        shutil.rmtree(path)
+        try:
+            shutil.rmtree(path)
+        except OSError as error:  # the new snapshot is complete all the same
+            logger.warning("the old snapshot %s can't be deleted: %s", path, error)
 
 
 @contextmanager
 def _everywhere(engine: Engine, what: str) -> Iterator[None]:
     """Joint: if the body fails on any rank, raises SnapshotError on every rank, so that none goes on alone."""
-    failure: Exception | None = None
+    failure: BaseException | None = None
     try:
         yield
-    except (OSError, SnapshotError, RuntimeError, ValueError, KeyError) as error:
+    except (Exception, CheckpointException) as error:  # the latter is none of the former
         failure = error
-    reports = [report for report in engine.world.gather(None if failure is None else str(failure)) if report]
+    reports = [report for report in engine.world.gather(None if failure is None else _told(failure)) if report]
     if reports:
         prefix = "" if isinstance(failure, SnapshotError) else f"a snapshot {what}: "
         raise SnapshotError(f"{prefix}{reports[0]}") from failure
+
+
+def _told(failure: BaseException) -> str:
+    """What went wrong, without the tracebacks that torch puts around it."""
+    if isinstance(failure, CheckpointException):
+        return "; ".join(sorted({str(error) for error, _ in failure.failures.values()}))
+    return str(failure) if isinstance(failure, (OSError, SnapshotError)) else f"{type(failure).__name__}: {failure}"
 
 
 @contextmanager
