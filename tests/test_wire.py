@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import tomllib
 from collections.abc import AsyncIterator, Iterator
 
@@ -167,6 +168,37 @@ def test_the_async_client_makes_the_same_calls(service: Service, client: Client)
                 await asynchronous.lookup({"nope": [1]})
 
     asyncio.run(use())
+
+
+def test_an_async_stream_whose_reader_leaves_sends_no_more(service: Service) -> None:
+    async def use() -> tuple[int, int]:
+        sent = 0
+
+        async def requests() -> AsyncIterator[tuple[dict[str, list[int]], dict[str, np.ndarray]]]:  # type: ignore[type-arg]
+            nonlocal sent
+            while True:
+                sent += 1
+                yield {"user_id": [5]}, {"user_id": np.zeros((1, 6))}
+
+        async with AsyncClient(service.target) as client:
+            versions = client.update_stream(requests())
+            first = await anext(versions)
+            assert await anext(versions) > first
+            await versions.aclose()  # type: ignore[attr-defined]  # a generator
+            before = sent
+            for _ in range(20):
+                await client.describe()
+            return before, sent
+
+    before, after = asyncio.run(use())
+    assert after <= before + 1
+
+
+def test_a_stream_may_have_a_deadline(client: Client) -> None:
+    waiting = threading.Event()
+    with pytest.raises(DeadlineExceeded):
+        list(client.lookup_stream(({"zip": [1]} for _ in iter(waiting.wait, True)), timeout_s=0.5))
+    waiting.set()
 
 
 def test_describe_tells_what_is_served(service: Service, client: Client, other: Client) -> None:

@@ -30,6 +30,12 @@ class Raw:
         answer: bytes = self._channel.unary_unary(f"/embershard.v1.{service}/{method}")(data, timeout=30)
         return answer
 
+    def stream(self, method: str, requests: list[Any]) -> list[bytes]:
+        """The same for a stream of messages."""
+        data = [request if isinstance(request, bytes) else request.SerializeToString() for request in requests]
+        call = self._channel.stream_stream(f"/embershard.v1.EmbeddingService/{method}")
+        return list(call(iter(data), timeout=30))
+
 
 def int64(*numbers: int) -> bytes:
     return np.array(numbers, "<i8").tobytes()

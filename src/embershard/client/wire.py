@@ -37,7 +37,7 @@ where it knows that the server never saw it."""
 def checked_target(target: str) -> str:
     """The address of a front end, HOST:PORT (or any name that gRPC resolves, such as unix:PATH and dns:///HOST:PORT)."""
     _, colon, port = target.rpartition(":")
-    if not colon or (port.isdecimal() and not (port.isascii() and 0 < int(port) < 65536)):
+    if not colon or not port.isascii() or (port.isdigit() and not 0 < int(port) < 65536):
         raise InvalidInput(f"target {target!r} is not HOST:PORT, with a port from 1 to 65535")
     return target
 
