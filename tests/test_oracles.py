@@ -11,6 +11,7 @@ import torch
 import torchrec
 from support.implementation import Array, Implementation
 from support.scenario import collection, random_batch
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from embershard.config import Config
 from embershard.types import FeatureBatch, FeatureUpdate
@@ -18,8 +19,9 @@ from embershard.types import FeatureBatch, FeatureUpdate
 # TorchRec's unsharded modules script their splits.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.(script|interface). is deprecated:DeprecationWarning")
 
-ROWS, DIM, RATE = 40, 12, 0.1
-TORCH = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
+ROWS, DIM, RATE = 40, 10, 0.1
+TORCH: dict[str, Any] = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
+PEERS = TORCH | {"rowwise_adagrad": RowWiseAdagrad}
 
 
 def made(pooling: str, optimizer: str) -> Config:
@@ -65,7 +67,7 @@ def test_pytorch_embedding_bag_agrees(implementation: Implementation, pooling: s
         np.testing.assert_allclose(rows, theirs.weight.detach(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", TORCH)
+@pytest.mark.parametrize("optimizer", PEERS)
 @pytest.mark.parametrize("pooling", ["none", "sum", "mean"])
 def test_torchrecs_own_unsharded_collections_agree(
     implementation: Implementation, pooling: str, optimizer: str
@@ -76,8 +78,8 @@ def test_torchrecs_own_unsharded_collections_agree(
     weight = next(iter(theirs.parameters()))
     with torch.no_grad():
         weight.copy_(torch.from_numpy(implementation.state()["t.weight"]))
-    arguments = {"lr": RATE} | ({"eps": 1e-10} if optimizer == "adagrad" else {})
-    step = TORCH[optimizer](theirs.parameters(), **arguments)
+    arguments = {"lr": RATE} | ({} if optimizer == "sgd" else {"eps": 1e-10})
+    step = PEERS[optimizer](theirs.parameters(), **arguments)
     lengths = np.ones(len(batch.ids), np.int32) if batch.lengths is None else batch.lengths
     jagged = torchrec.KeyedJaggedTensor(
         keys=["t"],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ import psutil
 import pytest
 from support.service import Service
 
-from embershard import Client, Unavailable
+from embershard import Client, Rows, Unavailable
 
 CONFIG = """
 [collection]
@@ -137,31 +139,45 @@ def test_one_rank_that_is_told_to_leave_takes_all_along_with_a_snapshot(tmp_path
     assert (tmp_path / "snapshots" / f"{version:012d}" / "manifest.json").is_file()
 
 
-@pytest.mark.parametrize("ranks", [0, 2], ids=["local", "torchrec-2"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_calls_in_flight_are_finished_and_streams_are_ended(tmp_path: Path, ranks: int, number: int) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "number"), [(0, signal.SIGTERM), (0, signal.SIGINT), (2, signal.SIGTERM)], ids=["term", "int", "ranks"]
+)
+def test_calls_in_flight_are_finished_and_the_last_snapshot_has_all_that_was_acknowledged(
+    tmp_path: Path, ranks: int, number: int
+) -> None:
     service = Service(CONFIG, tmp_path, ranks=ranks).wait()
+    acknowledged: list[int] = []
+    busy = threading.Event()
+
+    def update_until_refused(target: str) -> None:
+        with Client(target) as client, contextlib.suppress(Unavailable):  # any other error is one of the test
+            while True:
+                acknowledged.append(client.update({"t": [0]}, gradients={"t": np.ones((1, 3))}))
+                if len(acknowledged) > 50:
+                    busy.set()
+
+    def read_until_refused(answers: Iterator[Rows]) -> None:
+        with contextlib.suppress(Unavailable):
+            next(answers)
+
     with Client(service.target) as client:
-        more = threading.Event()
-        answers = client.lookup_stream({"t": [1]} for _ in iter(more.wait, None))
-        more.set()
-        assert next(answers)["t"].shape == (1, 3)
-        more.clear()
-        done: list[int] = []
-        caller = threading.Thread(target=lambda: done.extend(_until_refused(client)))
-        caller.start()
-        while not done and caller.is_alive():
-            client.lookup({"t": [2]})
-            done.append(0)
+        idle = client.lookup_stream({"t": [1]} for _ in iter(threading.Event().wait, None))
+        reader = threading.Thread(target=read_until_refused, args=(idle,))
+        targets = [target for target in service.addresses.values() for _ in range(2)]
+        callers = [threading.Thread(target=update_until_refused, args=(target,)) for target in targets]
+        for thread in (reader, *callers):
+            thread.start()
+        assert busy.wait(30)
         status = service.stop(number)
-        caller.join(30)
-        more.set()
-        with pytest.raises(Unavailable):
-            list(answers)
+        for thread in (reader, *callers):
+            thread.join(30)
+            assert not thread.is_alive()
+    assert "the engine failed" not in service.output
+    (saved,) = (int(path.name) for path in (tmp_path / "snapshots").iterdir())
+    assert saved == max(acknowledged), "no call was cut off after its update was applied"
     if not ranks:
         assert status == 0
-    assert "the engine failed" not in service.output
-    assert (tmp_path / "snapshots").is_dir()
+        assert sorted(acknowledged) == list(range(1, saved + 1)), "every update that was applied was acknowledged"
 
 
 def _until_refused(client: Client) -> list[int]:

@@ -45,6 +45,13 @@ def test_every_embershard_command_of_the_readme_is_understood(tmp_path: Path) ->
             assert shown.stdout
 
 
+def test_the_command_for_several_ranks_is_the_one_that_the_tests_start(tmp_path: Path) -> None:
+    (line,) = re.findall(r"^torchrun .*$", README, re.MULTILINE)
+    words = line.split()
+    assert words[:2] + words[3:6] == ["torchrun", "--nproc-per-node", "-m", "embershard_server", "--config"]
+    assert words[7] == "--data-dir"
+
+
 def test_the_sample_collection_is_valid_and_has_every_kind_of_feature() -> None:
     tables = load_config(ROOT / "deploy" / "movielens.toml").tables
     assert {table.ids.kind for table in tables} == {"direct", "hashed"}

@@ -170,6 +170,31 @@ def test_the_async_client_makes_the_same_calls(service: Service, client: Client)
     asyncio.run(use())
 
 
+def test_readers_never_see_half_an_update(client: Client, other: Client) -> None:
+    ids, bag = np.arange(100, 300), np.arange(20)
+    writing = threading.Event()
+
+    def write() -> None:
+        for number in range(60):
+            other.assign(
+                {"user_id": ids, "genre": bag},
+                values={"user_id": np.full((200, 6), number), "genre": np.full((20, 6), number)},
+            )
+        writing.set()
+
+    writer = threading.Thread(target=write)
+    other.assign({"user_id": ids, "genre": bag}, values={"user_id": np.zeros((200, 6)), "genre": np.zeros((20, 6))})
+    writer.start()
+    seen = set()
+    while not writing.is_set():
+        rows = client.lookup({"user_id": ids, "genre": bag})
+        numbers = set(np.concatenate([rows["user_id"], rows["genre"]]).ravel().tolist())
+        assert len(numbers) == 1
+        seen |= numbers
+    writer.join()
+    assert len(seen) > 1
+
+
 def test_an_async_stream_whose_reader_leaves_sends_no_more(service: Service) -> None:
     async def use() -> tuple[int, int]:
         sent = 0
