@@ -11,7 +11,7 @@ import pytest
 from support.raw import Raw, float32, int32, int64, lookup, update
 from support.service import Service
 
-from embershard import Client, InvalidInput, Overloaded
+from embershard import Client, Overloaded
 from embershard.v1 import embershard_pb2 as pb
 
 CONFIG = """
@@ -267,37 +267,6 @@ def test_legal_edges_are_not_refused(service: Service) -> None:
         assert answer.tolist() == [[0, 0]], "weights that sum to nothing answer zeros"
         assert client.lookup({"tag": range(1000)})["tag"].shape == (1000, 2)
         assert client.lookup({"tag": ["ü" * 10_000, "\x00"]})["tag"].shape == (2, 2)
-
-
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    {
-        "floats": ([1.5], "array of integers"),
-        "one string": ("abc", "give a sequence of ids"),
-        "mixed": (["a", 1], r"ids\[1\] is 1; ids are all strings or all integers"),
-        "two dimensions": ([[1]], "one-dimensional"),
-        "booleans": ([True], "array of integers"),
-        "too large": ([2**64], "array of integers"),
-        "a tuple of one": (([1],), "a tuple is"),
-        "float lengths": (([1], [1.0]), "lengths must be"),
-        "lengths beyond int32": (([1], [2**31]), "do not fit into int32"),
-        "words for weights": (([1], [1], ["a"]), "weights must be numbers"),
-        "a lone surrogate": (["\ud800"], "no text"),
-    }.values(),
-)
-def test_the_client_refuses_before_it_sends(ids: Any, message: str) -> None:
-    with Client("127.0.0.1:1") as client, pytest.raises(InvalidInput, match=message):
-        client.lookup({"tag": ids})
-
-
-def test_the_client_names_features_without_a_change() -> None:
-    with Client("127.0.0.1:1") as client:
-        with pytest.raises(InvalidInput, match=r"only one side has \['b'\]"):
-            client.update({"a": [1], "b": [1]}, gradients={"a": np.ones((1, 2))})
-        with pytest.raises(InvalidInput, match="must have 2 dimension"):
-            client.update({"a": [1]}, gradients={"a": [1, 1]})
-        with pytest.raises(InvalidInput, match="not one of float32, float16"):
-            client.lookup({"a": [1]}, dtype="int3")
 
 
 def test_a_message_that_is_too_large_for_the_server_is_overload(service: Service) -> None:

@@ -122,3 +122,34 @@ def test_strings_may_stand_in_an_object_array_as_pandas_has_them() -> None:
 def test_integers_of_both_halves_of_uint64_may_stand_in_one_list() -> None:
     batch = FeatureBatch.of("t", [1, 2**63, -1, 2**64 - 1])
     assert list(batch.ids) == [1, -(2**63), -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    {
+        "floats": ([1.5], "array of integers"),
+        "one string": ("abc", "give a sequence of ids"),
+        "mixed": (["a", 1], r"ids\[1\] is 1; ids are all strings or all integers"),
+        "two dimensions": ([[1]], "one-dimensional"),
+        "booleans": ([True], "array of integers"),
+        "too large": ([2**64], "array of integers"),
+        "a tuple of one": (([1],), "a tuple is"),
+        "float lengths": (([1], [1.0]), "lengths must be"),
+        "lengths beyond int32": (([1], [2**31]), "do not fit into int32"),
+        "words for weights": (([1], [1], ["a"]), "weights must be numbers"),
+        "a lone surrogate": (["\ud800"], "no text"),
+    }.values(),
+)
+def test_the_client_refuses_before_it_sends(ids: Any, message: str) -> None:
+    with Client("127.0.0.1:1") as client, pytest.raises(embershard.InvalidInput, match=message):
+        client.lookup({"tag": ids})
+
+
+def test_the_client_names_features_without_a_change() -> None:
+    with Client("127.0.0.1:1") as client:
+        with pytest.raises(embershard.InvalidInput, match=r"only one side has \['b'\]"):
+            client.update({"a": [1], "b": [1]}, gradients={"a": np.ones((1, 2))})
+        with pytest.raises(embershard.InvalidInput, match="must have 2 dimension"):
+            client.update({"a": [1]}, gradients={"a": [1, 1]})
+        with pytest.raises(embershard.InvalidInput, match="not one of float32, float16"):
+            client.lookup({"a": [1]}, dtype="int3")

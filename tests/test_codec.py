@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from embershard import codec
 from embershard.errors import InvalidInput
-from embershard.types import FeatureBatch, FeatureUpdate
+from embershard.types import FeatureBatch, FeatureUpdate, Provenance
 from embershard.v1 import embershard_pb2 as pb
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -69,6 +69,11 @@ def test_an_update_comes_back_as_it_was() -> None:
     for name in ("gradients", "values"):
         again = codec.decode_update(codec.encode_update(FeatureUpdate(batch=batch, **{name: numbers})), {"f": 3})
         np.testing.assert_array_equal(getattr(again, name), numbers)
+
+
+def test_provenance_is_numbered_as_on_the_wire() -> None:
+    wire = {name.removeprefix("PROVENANCE_"): value for name, value in pb.Provenance.items() if value}
+    assert {kind.name: kind.value for kind in Provenance} == wire
 
 
 def test_bytes_that_are_no_whole_numbers_are_refused() -> None:

@@ -30,8 +30,6 @@ SMALL = 20_000
 
 _Work = TypeVar("_Work")
 
-_POOLING = {"none": pb.POOLING_NONE, "sum": pb.POOLING_SUM, "mean": pb.POOLING_MEAN}
-
 
 class Servicers:
     """The RPCs of one front end."""
@@ -85,7 +83,7 @@ class Servicers:
             rows=table.rows,
             dim=table.dim,
             features=table.features,
-            pooling=_POOLING[table.pooling],
+            pooling=f"POOLING_{table.pooling.upper()}",
             id_kind=table.ids.kind,
             dtype=table.dtype,
             optimizer=optimizer.kind,

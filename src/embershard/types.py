@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,13 +25,13 @@ MAX_IDS: Final = 2**31 - 1
 """Ids of one feature in one batch: lengths are int32, so that is what they may sum to."""
 
 
-class Provenance:
+class Provenance(IntEnum):
     """Where the vector of an id came from; the values of the wire's `Provenance`."""
 
-    OWN_ROW: Final = 1
-    FALLBACK: Final = 2
-    PADDING: Final = 3
-    UNTRAINED: Final = 4
+    OWN_ROW = 1
+    FALLBACK = 2
+    PADDING = 3
+    UNTRAINED = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

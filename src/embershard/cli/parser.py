@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from embershard import __version__
 from embershard.cli import commands
+from embershard.client.wire import checked_target
+from embershard.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,9 +197,10 @@ def _of_feature(kind: Callable[[str], _Item]) -> Callable[[str], tuple[str, list
 
 
 def _target(text: str) -> str:
-    if ":" not in text or not text.isprintable():
-        raise ArgumentTypeError(f"{text!r} is not HOST:PORT")
-    return text
+    try:
+        return checked_target(text)
+    except InvalidInput as error:
+        raise ArgumentTypeError(str(error)) from error
 
 
 def _timeout(text: str) -> float:

@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from embershard.doctor import Finding
     from embershard.types import Rows
 
-PROVENANCE = {
-    Provenance.OWN_ROW: "own_row",
-    Provenance.FALLBACK: "fallback",
-    Provenance.PADDING: "padding",
-    Provenance.UNTRAINED: "untrained",
-}
-POOLING = {pb.POOLING_NONE: "none", pb.POOLING_SUM: "sum", pb.POOLING_MEAN: "mean"}
-
 _WHOLE_DIM, _ENDS = 8, 3
 """Vectors up to this dim are shown whole; of longer ones, this many numbers at either end."""
 _WHOLE_BAG = 4
@@ -36,11 +28,7 @@ _WHOLE_BAG = 4
 
 def pooling_of_features(description: pb.DescribeResponse) -> dict[str, str]:
     """{feature: none | sum | mean}."""
-    return {
-        feature: POOLING.get(table.pooling, str(table.pooling))
-        for table in description.tables
-        for feature in table.features
-    }
+    return {feature: _pooling(table) for table in description.tables for feature in table.features}
 
 
 def rows_document(rows: Rows, pooling: Mapping[str, str]) -> dict[str, Any]:
@@ -94,7 +82,7 @@ def description_document(description: pb.DescribeResponse) -> dict[str, Any]:
                 "dim": table.dim,
                 "dtype": table.dtype,
                 "id_kind": table.id_kind,
-                "pooling": POOLING.get(table.pooling, str(table.pooling)),
+                "pooling": _pooling(table),
                 "optimizer": table.optimizer,
                 "learning_rate": table.learning_rate,
                 "bytes": table.bytes,
@@ -161,8 +149,12 @@ def _json_numbers(vectors_ND: NDArray[np.floating[Any]]) -> Any:
     return numbers_ND.tolist()
 
 
+def _pooling(table: pb.Table) -> str:
+    return pb.Pooling.Name(table.pooling).removeprefix("POOLING_").lower()
+
+
 def _words(provenance_N: NDArray[np.uint8]) -> list[str]:
-    return [PROVENANCE.get(code, str(code)) for code in provenance_N.tolist()]
+    return [Provenance(code).name.lower() for code in provenance_N.tolist()]
 
 
 def _bags(items: list[str], borders: list[int]) -> list[str]:
