@@ -5,9 +5,12 @@
 PYTHON ?= python3.11
 # A host with an NVIDIA driver gets the GPU build; BACKEND=cpu|gpu overrides.
 BACKEND ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
+ifeq ($(filter cpu gpu,$(BACKEND)),)
+$(error BACKEND is cpu or gpu, not $(BACKEND))
+endif
 RANKS ?= 1
 LISTEN ?= 127.0.0.1:50051
-DATA_DIR ?= state
+DATA_DIR ?= state/movielens
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -55,8 +58,9 @@ clean: ## remove the virtual environment and caches; state/ stays
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/made:
-	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "embershard needs Python 3.11 or later: make PYTHON=...")'
-	$(PYTHON) -m venv $(VENV)
+	@command -v $(PYTHON) >/dev/null || { echo "there is no $(PYTHON) here: make PYTHON=/path/to/python3 (3.11 or later)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "embershard needs Python 3.11 or later: make PYTHON=...")'
+	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
 # The server: its lock file for this backend, then TorchRec without its dependencies (see requirements/torchrec.lock).

@@ -100,7 +100,7 @@ def _addresses(process: subprocess.Popen[bytes], ranks: int, log: BinaryIO) -> l
     too_late = threading.Timer(START_S, process.terminate)  # which ends the output, and so the loop
     too_late.daemon = True
     too_late.start()
-    with tqdm(total=ranks, desc="starting the server", unit=" ranks") as bar:
+    with tqdm(total=ranks, desc="starting the server", unit=" ranks", disable=None) as bar:
         while len(found) < ranks and (line := process.stdout.readline()):
             log.write(line)
             for match in SERVES.finditer(line):  # of two ranks that print at once, the lines may run together
@@ -197,7 +197,7 @@ def train(service: Service, data: MovieLens, places: NDArray[np.int64], *, epoch
         return float((errors_B**2).sum()), version
 
     generator = np.random.default_rng(seed)
-    with tqdm(total=epochs * len(places), desc="training", unit=" ratings", unit_scale=True) as bar:
+    with tqdm(total=epochs * len(places), desc="training", unit=" ratings", unit_scale=True, disable=None) as bar:
         for _ in range(epochs):
             squared = 0.0
             for places_B in _batches(generator.permutation(places)):
@@ -286,6 +286,8 @@ def main() -> int:
     except (DataError, ServerError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     print(json.dumps({name: round(figure, 4) for name, figure in figures.items()}))
     if figures["rmse_after"] > WORST_RMSE:
         print(f"demo: the RMSE after training is over {WORST_RMSE}: the model hasn't learned", file=sys.stderr)

@@ -158,6 +158,17 @@ UPDATES: dict[str, tuple[Any, str, str]] = {
         "INVALID_ARGUMENT",
         "no whole rows of dim 2",
     ),
+    "transposed gradients": (
+        pb.UpdateRequest(
+            updates=[
+                pb.FeatureUpdate(
+                    batch=pb.FeatureIds(feature="user", ids=int64(1, 2, 3)), gradients=float32(*range(6)), dim=3
+                )
+            ]
+        ),
+        "INVALID_ARGUMENT",
+        "gradients have rows of 3 numbers, but the feature has dim 2",
+    ),
     "too many gradients": (
         update(USER, gradients=float32(1, 1, 1, 1)),
         "INVALID_ARGUMENT",

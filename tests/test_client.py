@@ -82,6 +82,18 @@ def test_every_status_is_its_error_and_is_not_repeated(service: tuple[Moody, str
     assert moody.calls == 1
 
 
+def test_a_closed_client_is_unavailable(service: tuple[Moody, str]) -> None:
+    client = Client(service[1])
+    client.close()
+    with pytest.raises(embershard.Unavailable, match="closed"):
+        client.lookup({"t": [1]})
+
+
+def test_a_service_that_is_not_there_is_told_with_what_to_do() -> None:
+    with Client("127.0.0.1:1") as client, pytest.raises(embershard.Unavailable, match="start `embershard serve`"):
+        client.describe()
+
+
 def test_a_status_that_embershard_never_gives_is_an_internal_error(service: tuple[Moody, str]) -> None:
     moody, target = service
     moody.moods = [grpc.StatusCode.UNKNOWN]
@@ -89,7 +101,9 @@ def test_a_status_that_embershard_never_gives_is_an_internal_error(service: tupl
         client.lookup({"t": [1]})
 
 
-@pytest.mark.parametrize("target", ["", "localhost", "127.0.0.1:0", "127.0.0.1:99999", "localhost:²"])
+@pytest.mark.parametrize(
+    "target", ["", "localhost", "127.0.0.1:0", "127.0.0.1:99999", "localhost:²", "http://localhost:50051"]
+)
 def test_a_target_that_is_no_address_is_refused(target: str) -> None:
     with pytest.raises(embershard.InvalidInput, match="is not HOST:PORT"):
         Client(target)
@@ -106,6 +120,10 @@ def test_a_target_that_is_no_address_is_refused(target: str) -> None:
         lambda client: client.lookup({"t": np.array([1, 2], object).reshape(1, 2)}),
         lambda client: client.lookup({"t": [1]}, fingerprint="\ud800"),
         lambda client: client.lookup({"t": [1]}, min_version=1.5),
+        lambda client: client.lookup(["t"]),
+        lambda client: client.lookup({"t": (1, 2)}),
+        lambda client: client.lookup({"t": [1, "a"]}),
+        lambda client: client.update({"t": [1]}, gradients=np.ones((1, 2))),
     ],
 )
 def test_what_cannot_be_sent_is_invalid_input(service: tuple[Moody, str], call: Callable[[Client], Any]) -> None:

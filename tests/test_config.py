@@ -35,7 +35,7 @@ BAD: list[tuple[list[Any], Any, str]] = [
     (["tables", 1, "name"], "a b", "tables[1] 'a b' name = 'a b': string should match pattern"),
     (["tables", 1, "name"], "user", "table 'user' is there more than once"),
     (["tables", 1, "features"], ["user"], "feature 'user' is there more than once"),
-    (["tables", 1, "ids", "kind"], "magic", "does not match any of the expected tags: 'direct', 'hashed'"),
+    (["tables", 1, "ids", "kind"], "magic", "tables[1] 'zip' ids kind = 'magic': allowed: 'direct', 'hashed'"),
     (["tables", 1, "ids", "bits"], 1, "tables[1] 'zip' ids bits: unknown key; allowed here: kind, hashes"),
     (["tables", 1, "ids", "hashes"], 10, "ids.hashes = 10 is more than rows = 9"),
     (["tables", 0, "ids"], {"padding": "x"}, "tables[0] 'user' ids padding = 'x': input should be a valid integer"),

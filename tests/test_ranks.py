@@ -198,7 +198,7 @@ def test_a_port_in_use_is_told_and_changes_nothing(tmp_path: Path, ranks: int) -
         listen = f"{host}:{int(port) - max(ranks - 1, 0)}"  # the last rank's port is the one in use
         second = Service(CONFIG, tmp_path / "second", ranks=ranks, listen=listen)
         assert second.ended() == (1 if ranks else 2)
-        assert f"embershard: can't listen on {running.target}: the port is in use" in second.output
+        assert f"embershard: can't listen on {running.target}: Address already in use" in second.output
         with Client(running.target) as client:
             assert client.lookup({"t": [1]})["t"].shape == (1, 3)
 

@@ -243,10 +243,24 @@ def test_folders_that_are_no_snapshots_are_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", [0, 2], ids=["local", "torchrec-2"])
 def test_a_snapshot_that_cannot_be_written_is_told_and_the_service_goes_on(tmp_path: Path, ranks: int) -> None:
-    (tmp_path / "snapshots").write_text("in the way")
     with Service(SERVED, tmp_path, ranks=ranks) as service, Client(service.target) as client:
+        (tmp_path / "snapshots").rmdir()
+        (tmp_path / "snapshots").write_text("in the way")
         with pytest.raises(SnapshotError, match=r"a snapshot can't be written: .*Not a directory"):
             client.snapshot()
         assert client.lookup({"t": [1]})["t"].shape == (1, 3)
         assert service.stop() != 0, "the last snapshot was lost, and the exit status says so"
         assert "the last snapshot failed" in service.output
+
+
+@pytest.mark.parametrize("ranks", [0, 2], ids=["local", "torchrec-2"])
+def test_a_data_directory_is_held_by_one_server_and_tried_out_at_start(tmp_path: Path, ranks: int) -> None:
+    with Service(SERVED, tmp_path / "one") as running:
+        second = Service(SERVED, tmp_path / "one", ranks=ranks)
+        assert second.ended() != 0
+        assert f"is in use by the server with process number {running.process.pid}" in second.output
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "snapshots").write_text("in the way")
+    third = Service(SERVED, tmp_path / "two", ranks=ranks)
+    assert third.ended() != 0
+    assert f"--data-dir {tmp_path / 'two'}: can't be written: File exists; give another one" in third.output

@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from support.reference import Reference
 from support.service import Service
 
-from embershard import AsyncClient, Client, DeadlineExceeded, FingerprintMismatch, InvalidInput, Provenance, Unavailable
+from embershard import AsyncClient, Client, DeadlineExceeded, FingerprintMismatch, InvalidInput, Provenance
 from embershard.config import parse_config
 from embershard.types import FeatureBatch
 from embershard.v1 import embershard_pb2 as pb
@@ -249,7 +249,7 @@ def test_another_fingerprint_is_refused(client: Client) -> None:
 
 
 def test_waiting_for_a_version_that_does_not_come_ends_with_the_deadline(client: Client) -> None:
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(DeadlineExceeded, match=r"didn't come in time|no answer came within the deadline"):
         client.lookup({"zip": [1]}, min_version=10**9, timeout_s=0.3)
     assert client.lookup({"zip": [1]})["zip"].shape == (1, 3)
 
@@ -284,8 +284,3 @@ def test_an_ordinary_generated_client_reads_the_same_answer(service: Service, cl
     (part,) = answer.features
     assert (part.feature, part.rows, part.dim, len(part.provenance)) == ("zip", 1, 3, 1)
     assert part.values == client.lookup({"zip": ["x"]})["zip"].tobytes()
-
-
-def test_a_service_that_is_not_there_is_unavailable() -> None:
-    with Client("127.0.0.1:1", timeout_s=2) as client, pytest.raises((Unavailable, DeadlineExceeded)):
-        client.describe()

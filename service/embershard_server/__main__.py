@@ -7,9 +7,11 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embershard.errors import EmbershardError
+from embershard_server.address import check_free, of_rank
 from embershard_server.options import parse
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m ember
     except EmbershardError as error:
         print(f"embershard: {error}", file=sys.stderr)
         status = 2
+    except KeyboardInterrupt:  # before it serves: from then on a signal makes it leave
+        status = 130
     except BaseException:
         logger.exception("the server ends because of a defect")
         raise
@@ -51,6 +55,8 @@ def _serve(options: argparse.Namespace) -> int:
     from embershard.config import load_config
 
     config = load_config(options.config)
+    address = of_rank(options.listen, int(os.environ.get("RANK", 0)))
+    check_free(address)
     from embershard_server.quiet import quieten
 
     quieten()
@@ -59,8 +65,8 @@ def _serve(options: argparse.Namespace) -> int:
     engine = make_engine(config)
 
     async def run() -> int:
-        server = Server(engine, listen=options.listen, data_dir=options.data_dir)
-        return await server.run(lambda address, version: _announce(config, engine, address, version))
+        server = Server(engine, address=address, data_dir=options.data_dir)
+        return await server.run(lambda bound, version: _announce(config, engine, bound, version))
 
     return asyncio.run(run())
 
@@ -80,7 +86,8 @@ def _announce(config: Config, engine: Engine, address: str, version: int) -> Non
     lines.append(f"rank {world.rank} of {world.size} ({engine.name} engine) serves {address}")
     if world.rank == 0:
         feature = config.tables[0].features[0]
-        lines.append(f"try: embershard lookup --target {address} --ids {feature}=1,2,3")
+        command = Path(sys.executable).with_name("embershard")
+        lines.append(f"try: {command} lookup --target {address} --ids {feature}=1,2,3")
     # In one write, line ends and all, so that the lines of several ranks don't run into each other.
     sys.stdout.write("\n".join([*lines, ""]))
     sys.stdout.flush()

@@ -20,6 +20,7 @@ from embershard.engine.tick import Ticker
 from embershard.engine.world import SoloWorld
 from embershard.errors import ConfigError, InstallError, SnapshotError
 from embershard.store import snapshot
+from embershard.store.folder import DataDir
 from embershard.store.manifest import Snapshot, list_snapshots, open_snapshot
 from embershard_server.servicers import Servicers
 from embershard_server.streams import Streams
@@ -64,10 +65,9 @@ def make_engine(config: Config) -> Engine:
 class Server:
     """One rank's front end and ticker around an engine."""
 
-    def __init__(self, engine: Engine, *, listen: str, data_dir: Path) -> None:
+    def __init__(self, engine: Engine, *, address: str, data_dir: Path) -> None:
         self._engine, self._config, self._world = engine, engine.config, engine.world
-        self._address = _address_of_rank(listen, self._world.rank)
-        self._snapshots = data_dir.resolve() / "snapshots"
+        self._address, self._data = address, DataDir(data_dir)
         self._collection = Collection(engine.config)
         self._loop = asyncio.get_running_loop()
         self._leaving = asyncio.Event()
@@ -75,14 +75,15 @@ class Server:
         self._status = 0
 
     async def run(self, announce: Callable[[str, int], None]) -> int:
-        """Loads the newest snapshot, serves, and leaves with the group; returns the process's exit status.
+        """Takes the data directory, loads its newest snapshot, serves, and leaves with the group; returns the status.
 
         `announce` is called with the address and version, once calls are answered.
 
         Raises:
             SnapshotError, FingerprintMismatch: the newest snapshot can't be used.
-            ConfigError: the address can't be listened on.
+            ConfigError: the data directory or the address can't be had.
         """
+        self._data.hold(self._world)
         ticker = Ticker(
             self._engine,
             self._config.limits,
@@ -101,7 +102,7 @@ class Server:
             await self._set_health(health_pb2.HealthCheckResponse.SERVING)
             announce(address, ticker.version)
             await self._leaving.wait()
-            logger.info("leaving: calls in flight are finished")
+            logger.info("leaving: finishing the calls in flight")
             await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
             ticker.leave(ready=False)
             streams.end()
@@ -133,10 +134,7 @@ class Server:
         try:
             bound = front.add_insecure_port(self._address)
         except RuntimeError as error:
-            raise ConfigError(
-                f"can't listen on {self._address}: the port is in use, or the host isn't this machine's; "
-                "give another --listen HOST:PORT"
-            ) from error
+            raise ConfigError(f"can't listen on {self._address}: {error}; give another --listen HOST:PORT") from error
         await front.start()
         return front, f"{host}:{bound or port}"
 
@@ -145,14 +143,14 @@ class Server:
             await self._health.set(service, status)
 
     def _load(self) -> int:
-        if not (found := list_snapshots(self._snapshots)):
+        if not (found := list_snapshots(self._data.snapshots)):
             return 0
         version = snapshot.load(self._engine, open_snapshot(found[-1]))
         logger.info("loaded %s", found[-1])
         return version
 
     def _save(self, version: int) -> Snapshot:
-        return snapshot.save(self._engine, version, self._snapshots, kept=self._config.limits.snapshots_kept)
+        return snapshot.save(self._engine, version, self._data.snapshots, kept=self._config.limits.snapshots_kept)
 
     def _save_last(self, version: int) -> None:
         try:
@@ -171,10 +169,3 @@ class Server:
 
     def _from_thread(self, function: Callable[..., object], *arguments: object) -> None:
         self._loop.call_soon_threadsafe(function, *arguments)
-
-
-def _address_of_rank(listen: str, rank: int) -> str:
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit() or int(port) + rank > 65535:
-        raise ConfigError(f"--listen {listen!r}: is not HOST:PORT with a port from 0 to {65535 - rank}")
-    return f"{host}:{int(port) + rank if int(port) else 0}"

@@ -72,9 +72,9 @@ def encode_update(update: FeatureUpdate) -> pb.FeatureUpdate:
     """One feature's share of an update → message."""
     batch = encode_batch(update.batch)
     if update.gradients is not None:
-        return pb.FeatureUpdate(batch=batch, gradients=_bytes(update.gradients, "<f4"))
+        return pb.FeatureUpdate(batch=batch, gradients=_bytes(update.gradients, "<f4"), dim=update.gradients.shape[1])
     assert update.values is not None
-    return pb.FeatureUpdate(batch=batch, values=_bytes(update.values, "<f4"))
+    return pb.FeatureUpdate(batch=batch, values=_bytes(update.values, "<f4"), dim=update.values.shape[1])
 
 
 def decode_update(message: pb.FeatureUpdate, dims: Mapping[str, int]) -> FeatureUpdate:
@@ -91,6 +91,8 @@ def decode_update(message: pb.FeatureUpdate, dims: Mapping[str, int]) -> Feature
         raise InvalidInput(f"unknown feature {batch.feature!r}; the collection has {', '.join(dims)}")
     where, dim = f"feature {batch.feature!r}: {change}", dims[batch.feature]
     numbers = _array(getattr(message, change), "<f4", where)
+    if message.dim not in (0, dim):
+        raise InvalidInput(f"{where} have rows of {message.dim:,} numbers, but the feature has dim {dim:,}")
     if numbers.size % dim:
         raise InvalidInput(f"{where} have {numbers.size:,} numbers, which are no whole rows of dim {dim}")
     return FeatureUpdate(batch=batch, **{change: numbers.reshape(-1, dim)})

@@ -59,7 +59,7 @@ class DirectIds:
 
     kind: Literal["direct"] = "direct"
     padding: _Int64 | None = None
-    """This id answers zeros and takes no gradient."""
+    """This id answers zeros and takes no gradient; it may lie outside the table."""
 
 
 @dataclass(frozen=True, kw_only=True, config=_CLOSED)
@@ -75,7 +75,7 @@ class HashedIds:
     signed: Annotated[bool, Field(strict=True)] = False
     """Whether each row is multiplied by a seeded sign, so that collisions cancel in expectation."""
     padding: _Int64 | str | None = None
-    """This id answers zeros and takes no gradient."""
+    """This id answers zeros and takes no gradient; it may lie outside the table."""
 
 
 @dataclass(frozen=True, kw_only=True, config=_CLOSED)
@@ -274,6 +274,10 @@ def _explain(data: dict[str, Any], problem: Any) -> str:
         return f"{place}: this key is required"
     if problem["type"] == "unexpected_keyword_argument":
         return f"{place}: unknown key; allowed here: {', '.join(_allowed(problem['loc']))}"
+    if problem["type"] == "union_tag_invalid":
+        return f"{place} kind = {problem['ctx']['tag']!r}: allowed: {problem['ctx']['expected_tags']}"
+    if problem["type"] == "dataclass_type":
+        message = "must be a table of keys, such as { kind = … }"
     value = problem["input"]
     shown = "" if is_dataclass(value) or isinstance(value, (dict, list)) else f" = {value!r}"
     return f"{place}{shown}: {message[0].lower()}{message[1:]}"

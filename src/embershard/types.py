@@ -83,8 +83,11 @@ class FeatureBatch:
         """
         ids, lengths, weights = value, None, None
         if isinstance(value, tuple):
-            if not 2 <= len(value) <= 3:
-                raise InvalidInput(f"feature {feature!r}: a tuple is (ids, lengths) or (ids, lengths, weights)")
+            if not 2 <= len(value) <= 3 or isinstance(value[0], (int, str)):
+                raise InvalidInput(
+                    f"feature {feature!r}: a tuple is (ids, lengths) or (ids, lengths, weights); give ids alone as a "
+                    "list or an array"
+                )
             ids, lengths, weights = (*value, None)[:3]
         return cls(
             feature=feature,
@@ -144,6 +147,9 @@ class Rows(dict[str, "NDArray[np.floating[Any]]"]):
         self.version = version
         self.provenance = dict(provenance or {})
 
+    def __repr__(self) -> str:
+        return f"Rows({super().__repr__()}, version={self.version})"
+
 
 def updates_of(
     ids: Mapping[str, object],
@@ -153,6 +159,8 @@ def updates_of(
 ) -> list[FeatureUpdate]:
     """Pairs `{feature: ids}` with `{feature: gradients}` or `{feature: values}`, every feature once."""
     changes = {"gradients": gradients, "values": values}
+    for what, mapping in (("ids", ids), *changes.items()):
+        check_mapping(mapping if mapping is not None else {}, what)
     given = {feature for change in changes.values() for feature in change or ()}
     if unpaired := given.symmetric_difference(ids):
         raise InvalidInput(f"ids and changes must name the same features; only one side has {sorted(unpaired)}")
@@ -167,6 +175,12 @@ def updates_of(
         )
         for feature, of_feature in ids.items()
     ]
+
+
+def check_mapping(given: object, what: str) -> None:
+    """Raises InvalidInput unless it is {feature: …}."""
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"{what} must be a mapping {{feature: …}}, not {type(given).__name__}")
 
 
 def check_finite(numbers: NDArray[np.floating[Any]], what: str) -> None:
@@ -186,7 +200,7 @@ def _ids(feature: str, ids: object) -> NDArray[np.int64] | Sequence[str]:
         raise InvalidInput(f"feature {feature!r}: give a sequence of ids, not one {type(ids).__name__}")
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "USO" and ids.ndim == 1:
         ids = ids.tolist()
-    if isinstance(ids, (list, tuple)) and ids and isinstance(ids[0], str):
+    if isinstance(ids, (list, tuple)) and any(isinstance(key, str) for key in ids):
         return _keys(feature, ids)
     return _integers(feature, "ids", ids, np.int64)
 

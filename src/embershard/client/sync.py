@@ -32,6 +32,9 @@ class Client:
             rows = client.lookup({"user_id": [3, 5], "genres": (genres, lengths)})
             version = client.update({"user_id": [3, 5]}, gradients={"user_id": gradients_ND})
 
+    Features are {feature: ids}, {feature: (ids, lengths)} or {feature: (ids, lengths, weights)}: ids an array of int64
+    or uint64 or a list of strings, lengths the number of ids of each example, weights one number an id.
+
     `timeout_s` is the deadline of each call that doesn't give its own; streams have none unless they give it. Errors
     are those of `embershard.errors`.
     """
@@ -127,7 +130,7 @@ class Client:
     def update_stream(
         self, requests: Iterable[tuple[Features, Mapping[str, object]]], *, timeout_s: float | None = None
     ) -> Iterator[int]:
-        """Many `(features, gradients)` on one stream, applied one after the other; yields the version of each."""
+        """Many `(features, gradients)` on one stream, one after the other; yields the version of each."""
         messages = (update_request(features, gradients=gradients) for features, gradients in requests)
         for response in self._stream(self._embedding.UpdateStream, messages, timeout_s):
             yield int(response.version)

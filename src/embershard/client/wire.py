@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc
+import grpc.aio
 
 from embershard import codec
 from embershard.errors import ERROR_BY_STATUS, InternalError, InvalidInput, Unavailable
-from embershard.types import FeatureBatch, updates_of
+from embershard.types import FeatureBatch, check_mapping, updates_of
 from embershard.v1 import embershard_pb2 as pb
 
 Features = Mapping[str, object]
@@ -29,6 +30,8 @@ _RETRY = {
     "backoffMultiplier": 2,
     "retryableStatusCodes": ["UNAVAILABLE"],
 }
+_PLAIN = {"Deadline Exceeded": "no answer came within the deadline"}
+"""What gRPC says by itself, in plainer words."""
 _REPEATABLE = ("Describe", "Lookup")
 """Calls that gRPC repeats with backoff while the service is unavailable: they change nothing. It repeats an Update only
 where it knows that the server never saw it."""
@@ -37,7 +40,12 @@ where it knows that the server never saw it."""
 def checked_target(target: str) -> str:
     """The address of a front end, HOST:PORT (or any name that gRPC resolves, such as unix:PATH and dns:///HOST:PORT)."""
     _, colon, port = target.rpartition(":")
-    if not colon or not port.isascii() or (port.isdigit() and not 0 < int(port) < 65536):
+    if (
+        "http" in target.partition("://")[0]
+        or not colon
+        or not port.isascii()
+        or (port.isdigit() and not 0 < int(port) < 65536)
+    ):
         raise InvalidInput(f"target {target!r} is not HOST:PORT, with a port from 1 to 65535")
     return target
 
@@ -72,6 +80,7 @@ def lookup_request(
     """
     if dtype not in codec.DTYPE_BY_NAME:
         raise InvalidInput(f"dtype {dtype!r} is not one of {', '.join(codec.DTYPE_BY_NAME)}")
+    check_mapping(features, "features")
     batches = [codec.encode_batch(FeatureBatch.of(feature, ids)) for feature, ids in features.items()]
     try:
         return pb.LookupRequest(
@@ -108,8 +117,12 @@ def translated_errors(target: str) -> Iterator[None]:
     """Raises an error of `embershard.errors` for every status that a call may end with."""
     try:
         yield
+    except (ValueError, grpc.aio.UsageError) as error:  # what gRPC says of a channel that is closed
+        raise Unavailable(f"{target}: {error}") from error
     except grpc.RpcError as error:
         status = error.code().name
-        details = error.details() or status
+        details = _PLAIN.get(error.details() or "", error.details() or status)
+        if details.startswith("failed to connect"):
+            details = f"nothing answers there ({details}); start `embershard serve`, or give another address"
         kind = ERROR_BY_STATUS.get(status, Unavailable if status == "CANCELLED" else InternalError)
         raise kind(f"{target}: {details}") from error

@@ -45,7 +45,7 @@ class Engine(ABC):
         """Every row as it is before any update."""
         rows = sum(group.block_rows for group in self.groups)
         # Only rank 0 shows its progress, and only where it takes over two seconds.
-        with tqdm(total=rows, unit="rows", unit_scale=True, delay=2, disable=self.world.rank != 0) as progress:
+        with tqdm(total=rows, unit="rows", unit_scale=True, delay=2, disable=self.world.rank != 0 or None) as progress:
             for shard in self.shards.values():
                 shard.initialise(self.config.collection.seed, progress.update)
 

@@ -59,6 +59,15 @@ class LookupJob(Job):
     with_provenance: bool = False
     """Whether to tell where vectors come from."""
 
+    def too_early(self, version: int) -> bool:
+        """Whether its time has passed before its version came, which it is then told."""
+        if self.deadline > time.monotonic() or self.min_version <= version:
+            return self.done.done()
+        self.refuse(
+            DeadlineExceeded(f"version {self.min_version:,} didn't come in time; the service is at {version:,}")
+        )
+        return True
+
 
 @dataclass(kw_only=True, eq=False)
 class UpdateJob(Job):
@@ -202,7 +211,7 @@ class JobQueue:
         """Removes one tick's jobs, and those that have lapsed; hold `changed`."""
         if version != self._version or self.next_deadline() <= time.monotonic():
             self._version = version
-            for job in self._early.remove(lambda job: job.lapsed() or job.min_version <= version):
+            for job in self._early.remove(lambda job: job.too_early(version) or job.min_version <= version):
                 self._lookups.add(job)
         load = Load(lookups=self._take_lookups())
         while self._updates and load.update is None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PARTIAL = ".partial-"
+_DIFFERENCES = 6
+"""Differences of another collection that are spelled out; more would bury the message."""
 
 
 def save(engine: Engine, version: int, folder: Path, *, kept: int) -> Snapshot:
@@ -111,10 +113,13 @@ def _row_shard(local: Tensor, rows: int, mesh: Any) -> Tensor:
 def _check_belongs(config: Config, snapshot: Snapshot) -> None:
     manifest = snapshot.manifest
     if manifest["fingerprint"] != config.fingerprint():
-        differences = "; ".join(layout_difference(config.layout(), manifest["layout"]))
+        lines = layout_difference(config.layout(), manifest["layout"])
+        told = "; ".join(lines[:_DIFFERENCES]) + (
+            f"; and {len(lines) - _DIFFERENCES} more" * (len(lines) > _DIFFERENCES)
+        )
         raise FingerprintMismatch(
-            f"{snapshot.path}: is of another collection ({manifest['collection']!r}): {differences}; "
-            "serve it with its own configuration, or use another data directory"
+            f"{snapshot.path}: is of another collection, {manifest['collection']!r}, and this is "
+            f"{config.collection.name!r}: {told}; serve it with its own configuration, or give another --data-dir"
         )
     for table in config.tables:
         ours, theirs = config.optimizer_of(table).kind, manifest["optimizers"][table.name]

@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65mbershard/v1/embershard.proto\x12\rembershard.v1\"Z\n\nFeatureIds\x12\x0f\n\x07\x66\x65\x61ture\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x01(\x0c\x12\x0c\n\x04keys\x18\x03 \x03(\t\x12\x0f\n\x07lengths\x18\x04 \x01(\x0c\x12\x0f\n\x07weights\x18\x05 \x01(\x0c\"\xa4\x01\n\rLookupRequest\x12+\n\x08\x66\x65\x61tures\x18\x01 \x03(\x0b\x32\x19.embershard.v1.FeatureIds\x12#\n\x05\x64type\x18\x02 \x01(\x0e\x32\x14.embershard.v1.DType\x12\x13\n\x0bmin_version\x18\x03 \x01(\x04\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12\x17\n\x0fwith_provenance\x18\x05 \x01(\x08\"]\n\x0b\x46\x65\x61tureRows\x12\x0f\n\x07\x66\x65\x61ture\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\r\x12\x0b\n\x03\x64im\x18\x03 \x01(\r\x12\x12\n\nprovenance\x18\x04 \x01(\x0c\x12\x0e\n\x06values\x18\x0f \x01(\x0c\"O\n\x0eLookupResponse\x12,\n\x08\x66\x65\x61tures\x18\x01 \x03(\x0b\x32\x1a.embershard.v1.FeatureRows\x12\x0f\n\x07version\x18\x02 \x01(\x04\"j\n\rFeatureUpdate\x12(\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x19.embershard.v1.FeatureIds\x12\x13\n\tgradients\x18\x02 \x01(\x0cH\x00\x12\x10\n\x06values\x18\x03 \x01(\x0cH\x00\x42\x08\n\x06\x63hange\"S\n\rUpdateRequest\x12-\n\x07updates\x18\x01 \x03(\x0b\x32\x1c.embershard.v1.FeatureUpdate\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\"!\n\x0eUpdateResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\"\x11\n\x0f\x44\x65scribeRequest\"\xc4\x01\n\x05Table\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x0b\n\x03\x64im\x18\x03 \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\x12\'\n\x07pooling\x18\x05 \x01(\x0e\x32\x16.embershard.v1.Pooling\x12\x0f\n\x07id_kind\x18\x06 \x01(\t\x12\r\n\x05\x64type\x18\x07 \x01(\t\x12\x11\n\toptimizer\x18\x08 \x01(\t\x12\x15\n\rlearning_rate\x18\t \x01(\x01\x12\r\n\x05\x62ytes\x18\n \x01(\x04\"8\n\x06Limits\x12\x15\n\rmessage_bytes\x18\x01 \x01(\x04\x12\x17\n\x0fids_per_request\x18\x02 \x01(\x04\"\xdd\x01\n\x10\x44\x65scribeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x0e\n\x06\x65ngine\x18\x04 \x01(\t\x12\x12\n\nworld_size\x18\x05 \x01(\r\x12\x0c\n\x04rank\x18\x06 \x01(\r\x12$\n\x06tables\x18\x07 \x03(\x0b\x32\x14.embershard.v1.Table\x12%\n\x06limits\x18\x08 \x01(\x0b\x32\x15.embershard.v1.Limits\x12\x16\n\x0eserver_version\x18\t \x01(\t\"\x11\n\x0fSnapshotRequest\"@\n\x10SnapshotResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04*G\n\x05\x44Type\x12\x16\n\x12\x44_TYPE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44_TYPE_FLOAT32\x10\x01\x12\x12\n\x0e\x44_TYPE_FLOAT16\x10\x02*W\n\x07Pooling\x12\x17\n\x13POOLING_UNSPECIFIED\x10\x00\x12\x10\n\x0cPOOLING_NONE\x10\x01\x12\x0f\n\x0bPOOLING_SUM\x10\x02\x12\x10\n\x0cPOOLING_MEAN\x10\x03*\x8b\x01\n\nProvenance\x12\x1a\n\x16PROVENANCE_UNSPECIFIED\x10\x00\x12\x16\n\x12PROVENANCE_OWN_ROW\x10\x01\x12\x17\n\x13PROVENANCE_FALLBACK\x10\x02\x12\x16\n\x12PROVENANCE_PADDING\x10\x03\x12\x18\n\x14PROVENANCE_UNTRAINED\x10\x04\x32\x8f\x03\n\x10\x45mbeddingService\x12K\n\x08\x44\x65scribe\x12\x1e.embershard.v1.DescribeRequest\x1a\x1f.embershard.v1.DescribeResponse\x12\x45\n\x06Lookup\x12\x1c.embershard.v1.LookupRequest\x1a\x1d.embershard.v1.LookupResponse\x12O\n\x0cLookupStream\x12\x1c.embershard.v1.LookupRequest\x1a\x1d.embershard.v1.LookupResponse(\x01\x30\x01\x12\x45\n\x06Update\x12\x1c.embershard.v1.UpdateRequest\x1a\x1d.embershard.v1.UpdateResponse\x12O\n\x0cUpdateStream\x12\x1c.embershard.v1.UpdateRequest\x1a\x1d.embershard.v1.UpdateResponse(\x01\x30\x01\x32[\n\x0c\x41\x64minService\x12K\n\x08Snapshot\x12\x1e.embershard.v1.SnapshotRequest\x1a\x1f.embershard.v1.SnapshotResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65mbershard/v1/embershard.proto\x12\rembershard.v1\"Z\n\nFeatureIds\x12\x0f\n\x07\x66\x65\x61ture\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x01(\x0c\x12\x0c\n\x04keys\x18\x03 \x03(\t\x12\x0f\n\x07lengths\x18\x04 \x01(\x0c\x12\x0f\n\x07weights\x18\x05 \x01(\x0c\"\xa4\x01\n\rLookupRequest\x12+\n\x08\x66\x65\x61tures\x18\x01 \x03(\x0b\x32\x19.embershard.v1.FeatureIds\x12#\n\x05\x64type\x18\x02 \x01(\x0e\x32\x14.embershard.v1.DType\x12\x13\n\x0bmin_version\x18\x03 \x01(\x04\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\x12\x17\n\x0fwith_provenance\x18\x05 \x01(\x08\"]\n\x0b\x46\x65\x61tureRows\x12\x0f\n\x07\x66\x65\x61ture\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\r\x12\x0b\n\x03\x64im\x18\x03 \x01(\r\x12\x12\n\nprovenance\x18\x04 \x01(\x0c\x12\x0e\n\x06values\x18\x0f \x01(\x0c\"O\n\x0eLookupResponse\x12,\n\x08\x66\x65\x61tures\x18\x01 \x03(\x0b\x32\x1a.embershard.v1.FeatureRows\x12\x0f\n\x07version\x18\x02 \x01(\x04\"w\n\rFeatureUpdate\x12(\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x19.embershard.v1.FeatureIds\x12\x13\n\tgradients\x18\x02 \x01(\x0cH\x00\x12\x10\n\x06values\x18\x03 \x01(\x0cH\x00\x12\x0b\n\x03\x64im\x18\x04 \x01(\rB\x08\n\x06\x63hange\"S\n\rUpdateRequest\x12-\n\x07updates\x18\x01 \x03(\x0b\x32\x1c.embershard.v1.FeatureUpdate\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\"!\n\x0eUpdateResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\"\x11\n\x0f\x44\x65scribeRequest\"\xc4\x01\n\x05Table\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\x0b\n\x03\x64im\x18\x03 \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\x12\'\n\x07pooling\x18\x05 \x01(\x0e\x32\x16.embershard.v1.Pooling\x12\x0f\n\x07id_kind\x18\x06 \x01(\t\x12\r\n\x05\x64type\x18\x07 \x01(\t\x12\x11\n\toptimizer\x18\x08 \x01(\t\x12\x15\n\rlearning_rate\x18\t \x01(\x01\x12\r\n\x05\x62ytes\x18\n \x01(\x04\"8\n\x06Limits\x12\x15\n\rmessage_bytes\x18\x01 \x01(\x04\x12\x17\n\x0fids_per_request\x18\x02 \x01(\x04\"\xdd\x01\n\x10\x44\x65scribeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x0e\n\x06\x65ngine\x18\x04 \x01(\t\x12\x12\n\nworld_size\x18\x05 \x01(\r\x12\x0c\n\x04rank\x18\x06 \x01(\r\x12$\n\x06tables\x18\x07 \x03(\x0b\x32\x14.embershard.v1.Table\x12%\n\x06limits\x18\x08 \x01(\x0b\x32\x15.embershard.v1.Limits\x12\x16\n\x0eserver_version\x18\t \x01(\t\"\x11\n\x0fSnapshotRequest\"@\n\x10SnapshotResponse\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04*G\n\x05\x44Type\x12\x16\n\x12\x44_TYPE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44_TYPE_FLOAT32\x10\x01\x12\x12\n\x0e\x44_TYPE_FLOAT16\x10\x02*W\n\x07Pooling\x12\x17\n\x13POOLING_UNSPECIFIED\x10\x00\x12\x10\n\x0cPOOLING_NONE\x10\x01\x12\x0f\n\x0bPOOLING_SUM\x10\x02\x12\x10\n\x0cPOOLING_MEAN\x10\x03*\x8b\x01\n\nProvenance\x12\x1a\n\x16PROVENANCE_UNSPECIFIED\x10\x00\x12\x16\n\x12PROVENANCE_OWN_ROW\x10\x01\x12\x17\n\x13PROVENANCE_FALLBACK\x10\x02\x12\x16\n\x12PROVENANCE_PADDING\x10\x03\x12\x18\n\x14PROVENANCE_UNTRAINED\x10\x04\x32\x8f\x03\n\x10\x45mbeddingService\x12K\n\x08\x44\x65scribe\x12\x1e.embershard.v1.DescribeRequest\x1a\x1f.embershard.v1.DescribeResponse\x12\x45\n\x06Lookup\x12\x1c.embershard.v1.LookupRequest\x1a\x1d.embershard.v1.LookupResponse\x12O\n\x0cLookupStream\x12\x1c.embershard.v1.LookupRequest\x1a\x1d.embershard.v1.LookupResponse(\x01\x30\x01\x12\x45\n\x06Update\x12\x1c.embershard.v1.UpdateRequest\x1a\x1d.embershard.v1.UpdateResponse\x12O\n\x0cUpdateStream\x12\x1c.embershard.v1.UpdateRequest\x1a\x1d.embershard.v1.UpdateResponse(\x01\x30\x01\x32[\n\x0c\x41\x64minService\x12K\n\x08Snapshot\x12\x1e.embershard.v1.SnapshotRequest\x1a\x1f.embershard.v1.SnapshotResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'embershard.v1.embershard_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DTYPE']._serialized_start=1297
-  _globals['_DTYPE']._serialized_end=1368
-  _globals['_POOLING']._serialized_start=1370
-  _globals['_POOLING']._serialized_end=1457
-  _globals['_PROVENANCE']._serialized_start=1460
-  _globals['_PROVENANCE']._serialized_end=1599
+  _globals['_DTYPE']._serialized_start=1310
+  _globals['_DTYPE']._serialized_end=1381
+  _globals['_POOLING']._serialized_start=1383
+  _globals['_POOLING']._serialized_end=1470
+  _globals['_PROVENANCE']._serialized_start=1473
+  _globals['_PROVENANCE']._serialized_end=1612
   _globals['_FEATUREIDS']._serialized_start=49
   _globals['_FEATUREIDS']._serialized_end=139
   _globals['_LOOKUPREQUEST']._serialized_start=142
@@ -46,25 +46,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOOKUPRESPONSE']._serialized_start=403
   _globals['_LOOKUPRESPONSE']._serialized_end=482
   _globals['_FEATUREUPDATE']._serialized_start=484
-  _globals['_FEATUREUPDATE']._serialized_end=590
-  _globals['_UPDATEREQUEST']._serialized_start=592
-  _globals['_UPDATEREQUEST']._serialized_end=675
-  _globals['_UPDATERESPONSE']._serialized_start=677
-  _globals['_UPDATERESPONSE']._serialized_end=710
-  _globals['_DESCRIBEREQUEST']._serialized_start=712
-  _globals['_DESCRIBEREQUEST']._serialized_end=729
-  _globals['_TABLE']._serialized_start=732
-  _globals['_TABLE']._serialized_end=928
-  _globals['_LIMITS']._serialized_start=930
-  _globals['_LIMITS']._serialized_end=986
-  _globals['_DESCRIBERESPONSE']._serialized_start=989
-  _globals['_DESCRIBERESPONSE']._serialized_end=1210
-  _globals['_SNAPSHOTREQUEST']._serialized_start=1212
-  _globals['_SNAPSHOTREQUEST']._serialized_end=1229
-  _globals['_SNAPSHOTRESPONSE']._serialized_start=1231
-  _globals['_SNAPSHOTRESPONSE']._serialized_end=1295
-  _globals['_EMBEDDINGSERVICE']._serialized_start=1602
-  _globals['_EMBEDDINGSERVICE']._serialized_end=2001
-  _globals['_ADMINSERVICE']._serialized_start=2003
-  _globals['_ADMINSERVICE']._serialized_end=2094
+  _globals['_FEATUREUPDATE']._serialized_end=603
+  _globals['_UPDATEREQUEST']._serialized_start=605
+  _globals['_UPDATEREQUEST']._serialized_end=688
+  _globals['_UPDATERESPONSE']._serialized_start=690
+  _globals['_UPDATERESPONSE']._serialized_end=723
+  _globals['_DESCRIBEREQUEST']._serialized_start=725
+  _globals['_DESCRIBEREQUEST']._serialized_end=742
+  _globals['_TABLE']._serialized_start=745
+  _globals['_TABLE']._serialized_end=941
+  _globals['_LIMITS']._serialized_start=943
+  _globals['_LIMITS']._serialized_end=999
+  _globals['_DESCRIBERESPONSE']._serialized_start=1002
+  _globals['_DESCRIBERESPONSE']._serialized_end=1223
+  _globals['_SNAPSHOTREQUEST']._serialized_start=1225
+  _globals['_SNAPSHOTREQUEST']._serialized_end=1242
+  _globals['_SNAPSHOTRESPONSE']._serialized_start=1244
+  _globals['_SNAPSHOTRESPONSE']._serialized_end=1308
+  _globals['_EMBEDDINGSERVICE']._serialized_start=1615
+  _globals['_EMBEDDINGSERVICE']._serialized_end=2014
+  _globals['_ADMINSERVICE']._serialized_start=2016
+  _globals['_ADMINSERVICE']._serialized_end=2107
 # @@protoc_insertion_point(module_scope)

@@ -91,14 +91,16 @@ class LookupResponse(_message.Message):
     def __init__(self, features: _Optional[_Iterable[_Union[FeatureRows, _Mapping]]] = ..., version: _Optional[int] = ...) -> None: ...
 
 class FeatureUpdate(_message.Message):
-    __slots__ = ("batch", "gradients", "values")
+    __slots__ = ("batch", "gradients", "values", "dim")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
     batch: FeatureIds
     gradients: bytes
     values: bytes
-    def __init__(self, batch: _Optional[_Union[FeatureIds, _Mapping]] = ..., gradients: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
+    dim: int
+    def __init__(self, batch: _Optional[_Union[FeatureIds, _Mapping]] = ..., gradients: _Optional[bytes] = ..., values: _Optional[bytes] = ..., dim: _Optional[int] = ...) -> None: ...
 
 class UpdateRequest(_message.Message):
     __slots__ = ("updates", "fingerprint")

@@ -1,0 +1,52 @@
+"""A server's data directory: made and tried out at start, and held by one server at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from embershard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from embershard.engine.world import World
+
+
+class DataDir:
+    """Two servers on one directory would each believe that the other's snapshots are its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self.snapshots = self.path / "snapshots"
+        self._lock: TextIO | None = None
+
+    def hold(self, world: World) -> None:
+        """Joint: takes the directory for this group until its processes end.
+
+        Raises:
+            ConfigError: on every rank, if it can't be made or written, or another server has it.
+        """
+        problem = self._take() if world.rank == 0 else None
+        if problem := next((told for told in world.gather(problem) if told), None):
+            raise ConfigError(f"--data-dir {self.path}: {problem}; give another one")
+
+    def _take(self) -> str | None:
+        """What is wrong, or None once it is ours."""
+        try:
+            self.snapshots.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / "lock").open("a+")
+        except OSError as error:
+            return f"can't be written: {error.strerror}"
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            holder = lock.read().strip()
+            lock.close()
+            return f"is in use by the server with process number {holder}"
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        self._lock = lock  # open, and so locked, as long as this process lives
+        return None
