@@ -203,17 +203,21 @@ def test_a_port_in_use_is_told_and_changes_nothing(tmp_path: Path, ranks: int) -
             assert client.lookup({"t": [1]})["t"].shape == (1, 3)
 
 
-@pytest.mark.parametrize("ranks", [0, 2], ids=["local", "torchrec-2"])
+NO_TABLES = '[collection]\nname = "x"\n'
+
+
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("ranks", "config", "message"),
     [
-        ('[collection]\nname = "x"\n', "collection.toml: tables: this key is required"),
-        ('[collection]\nname = "x"\ntables = []\n', "collection.toml: "),
-        ("[collection", "is not valid TOML"),
-        (CONFIG.replace("rows = 3", "rows = 900_000_000_000"), "GiB of memory"),
+        (0, NO_TABLES, "collection.toml: tables: this key is required"),
+        (2, NO_TABLES, "collection.toml: tables: this key is required"),
+        (0, "tables = []\n" + NO_TABLES, "collection.toml: tables: list should have at least 1 item"),
+        (0, "[collection", "is not valid TOML"),
+        (0, CONFIG.replace("rows = 3", "rows = 900_000_000_000"), "GiB of memory"),
+        (2, CONFIG.replace("rows = 3", "rows = 900_000_000_000"), "GiB of memory"),
     ],
 )
-def test_a_wrong_configuration_is_told_at_start(tmp_path: Path, config: str, message: str, ranks: int) -> None:
+def test_a_wrong_configuration_is_told_at_start(tmp_path: Path, ranks: int, config: str, message: str) -> None:
     service = Service(config, tmp_path, ranks=ranks)
     assert service.ended() == (1 if ranks else 2)
     assert message in service.output
