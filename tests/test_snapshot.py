@@ -188,8 +188,9 @@ def test_a_restarted_service_goes_on_where_it_left_at_another_world_size(
         np.testing.assert_array_equal(after["t"], before["t"])
 
 
-@pytest.mark.parametrize("ranks", [0, 2], ids=["local", "torchrec-2"])
-@pytest.mark.parametrize("harm", ["truncated", "flipped", "other"])
+@pytest.mark.parametrize(
+    ("ranks", "harm"), [(0, "truncated"), (2, "truncated"), (0, "flipped"), (2, "flipped"), (0, "other"), (2, "other")]
+)
 def test_a_service_refuses_to_start_from_a_bad_snapshot(tmp_path: Path, ranks: int, harm: str) -> None:
     subject = local(collection([{"name": "t", "rows": 50, "dim": 3}], seed=0))
     path = Path(subject.save(str(tmp_path / "snapshots"), 3))
