@@ -145,8 +145,10 @@ class Server:
     def _load(self) -> int:
         if not (found := list_snapshots(self._data.snapshots)):
             return 0
-        version = snapshot.load(self._engine, open_snapshot(found[-1]))
-        logger.info("loaded %s", found[-1])
+        chosen = open_snapshot(found[-1])
+        logger.info("loading %s, %.1f MiB", chosen.path, chosen.bytes / 2**20)
+        version = snapshot.load(self._engine, chosen)
+        logger.info("loaded version %d", version)
         return version
 
     def _save(self, version: int) -> Snapshot:
