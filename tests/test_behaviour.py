@@ -61,7 +61,7 @@ def test_ten_steps_agree_with_the_reference(
                 assert_close(state[f"{table.name}.sum"] * padded / table.dim, sums[:, 0], sums)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32),
     optimizer=st.sampled_from(OPTIMIZERS),
