@@ -192,6 +192,11 @@ UPDATES: dict[str, tuple[Any, str, str]] = {
         "ids[1] is the padding id",
     ),
     "a feature twice": (update(USER, USER, gradients=float32(1, 1)), "INVALID_ARGUMENT", "named twice"),
+    "more updates than there are features": (
+        update(*[{"feature": "user"}] * 100),
+        "INVALID_ARGUMENT",
+        "100 features are more than the collection's 8",
+    ),
     "one good and one bad feature": (
         update(USER, {"feature": "friend", "ids": int64(99)}, gradients=float32(1, 1)),
         "INVALID_ARGUMENT",

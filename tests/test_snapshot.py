@@ -123,6 +123,11 @@ def test_a_missing_and_a_strange_file_are_found(saved: Path) -> None:
         load(saved)
 
 
+def test_a_renamed_snapshot_is_refused_as_its_number_would_stand_for_another_version(saved: Path) -> None:
+    with pytest.raises(SnapshotError, match="holds version 7; rename the folder back"):
+        load(saved.rename(saved.with_name("000000000008")))
+
+
 def test_a_missing_manifest_is_found(saved: Path) -> None:
     (saved / "manifest.json").unlink()
     with pytest.raises(SnapshotError, match="can't read manifest"):

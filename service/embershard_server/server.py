@@ -122,10 +122,12 @@ class Server:
                 ("grpc.max_send_message_length", most + HEADER_BYTES),
                 # Without this, a second server on the same port would take every other call in silence.
                 ("grpc.so_reuseport", 0),
+                # Calls wait in our queue, which refuses with a reason; gRPC's own would cancel them without one.
+                ("grpc.server.max_pending_requests", 2**20),
+                ("grpc.server.max_pending_requests_hard_limit", 2**20),
                 # Clients may ask every ten seconds whether the server is still there.
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
             ],
-            maximum_concurrent_rpcs=2 * self._config.limits.queued_requests,
         )
         front.add_generic_rpc_handlers(servicers.handlers())
         health_pb2_grpc.add_HealthServicer_to_server(self._health, front)

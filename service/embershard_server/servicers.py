@@ -96,6 +96,7 @@ class Servicers:
         self._check_fingerprint(request.fingerprint)
         if request.dtype not in codec.DTYPES:
             raise InvalidInput(f"dtype {request.dtype} is unknown to this server; it has FLOAT32 and FLOAT16")
+        self._check_features(len(request.features))
         read = await self._prepared(self._read, request, request.features)
         job = LookupJob(
             read=read, numbers=read.numbers, min_version=request.min_version, with_provenance=request.with_provenance
@@ -111,6 +112,7 @@ class Servicers:
     async def update(self, request: pb.UpdateRequest, context: Context) -> pb.UpdateResponse:
         """Gradients or values for ids."""
         self._check_fingerprint(request.fingerprint)
+        self._check_features(len(request.updates))
         change = await self._prepared(self._change, request, [update.batch for update in request.updates])
         job = UpdateJob(change=change, numbers=change.numbers)
         return pb.UpdateResponse(version=await self._do(job, context))
@@ -127,6 +129,11 @@ class Servicers:
         job.deadline = time.monotonic() + wait_s
         return await asyncio.wrap_future(self._ticker.submit(job))
 
+    def _check_features(self, count: int) -> None:
+        """Before anything is made of a request: a few bytes can name millions of features."""
+        if count > len(self._dims):
+            raise InvalidInput(f"{count:,} features are more than the collection's {len(self._dims):,}")
+
     def _check_fingerprint(self, expected: str) -> None:
         if expected and expected != self._fingerprint:
             raise FingerprintMismatch(
@@ -138,9 +145,6 @@ class Servicers:
         self, prepare: Callable[[Any], _Work], request: Any, features: Sequence[pb.FeatureIds]
     ) -> _Work:
         """Decodes and checks a request; a large one on another thread, so that small ones needn't wait."""
-        # Counted before anything is made of it: a few bytes can name millions of features or empty keys.
-        if len(features) > len(self._dims):
-            raise InvalidInput(f"{len(features):,} features are more than the collection's {len(self._dims):,}")
         ids = sum(len(feature.ids) // 8 + len(feature.keys) for feature in features)
         self._collection.check_ids(ids)
         return prepare(request) if ids < SMALL else await asyncio.to_thread(prepare, request)

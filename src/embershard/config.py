@@ -49,7 +49,7 @@ class OptimizerSpec:
     """sgd, adagrad (one sum of squares a number) or rowwise_adagrad (one a row)."""
     learning_rate: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] = 0.05
     """Step size."""
-    eps: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] = 1e-8
+    eps: Annotated[float, Field(strict=True, ge=1e-10, le=1, allow_inf_nan=False)] = 1e-8
     """Added to the root of the sum of squares; sgd doesn't use it."""
 
 
@@ -122,7 +122,7 @@ class TableSpec:
 class LimitSpec:
     """Bounds: whatever callers send, memory stays inside them."""
 
-    message_bytes: Annotated[int, Field(strict=True, ge=1024, le=2**31 - 1)] = 64 * 2**20
+    message_bytes: Annotated[int, Field(strict=True, ge=1024, le=2**30)] = 64 * 2**20
     """Largest request, and most bytes of vectors in an answer."""
     ids_per_request: Annotated[int, Field(strict=True, ge=1, le=2**30)] = 2**20
     """Ids of all features of one request together."""

@@ -246,7 +246,7 @@ def _floats(what: str, numbers: object, dimensions: int) -> NDArray[np.float32]:
     try:
         with np.errstate(over="ignore"):  # an overflow becomes infinite, which the finite check then names
             array = np.ascontiguousarray(numbers, np.float32)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # the last: a torch tensor that needs gradients
         raise InvalidInput(f"{what} must be numbers: {error}") from error
     if array.ndim != dimensions:
         raise InvalidInput(f"{what} must have {dimensions} dimension(s), not the shape {array.shape}")

@@ -84,12 +84,14 @@ def open_snapshot(path: Path) -> Snapshot:
         checksum, known = manifest.pop("checksum"), manifest["format"]
     except OSError as error:
         raise SnapshotError(f"{path}: can't read {MANIFEST}: {error.strerror}; {_RESTORE}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SnapshotError(f"{path}: {MANIFEST} is damaged ({error}); {_RESTORE}") from error
     if known != FORMAT:
         raise SnapshotError(f"{path}: has format {known}; this release reads {FORMAT}")
     if checksum != _checksum(manifest):
         raise SnapshotError(f"{path}: the checksum of {MANIFEST} is wrong: it is damaged; {_RESTORE}")
+    if path.name != f"{manifest.get('version'):012d}":
+        raise SnapshotError(f"{path}: holds version {manifest.get('version')}; rename the folder back to that number")
     return Snapshot(path=path, manifest=manifest)
 
 
