@@ -26,7 +26,7 @@ def _data() -> None:
         [ROOT / ".venv/bin/python", "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
     if fetched.returncode and "DataError" in fetched.stderr:
-        pytest.skip(f"MovieLens can't be fetched here: {fetched.stderr.splitlines()[-1]}")
+        pytest.skip(reason=f"MovieLens can't be fetched here: {fetched.stderr.splitlines()[-1]}")
     assert fetched.returncode == 0, fetched.stderr
 
 

@@ -120,7 +120,7 @@ class TableSpec:
 
 @dataclass(frozen=True, kw_only=True, config=_CLOSED)
 class LimitSpec:
-    """Bounds: whatever callers send, memory stays inside them."""
+    """Bounds on what callers may ask and have waiting; answers that a caller doesn't read have none yet."""
 
     message_bytes: Annotated[int, Field(strict=True, ge=1024, le=2**30)] = 64 * 2**20
     """Largest request, and most bytes of vectors in an answer."""
