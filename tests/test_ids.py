@@ -21,12 +21,12 @@ def table(rows: int = 1000, **ids: object) -> TableSpec:
 
 
 def rows(of: TableSpec, ids: object, seed: int = 7) -> list[list[int]]:
-    return rows_of(of, seed, FeatureBatch.of("t", ids)).rows_nK.tolist()
+    return rows_of(of, seed, FeatureBatch.of("t", ids)).rows_M.tolist()
 
 
 def test_hashes_are_the_same_on_every_machine_for_ever() -> None:
     mapped = rows_of(table(kind="hashed", hashes=2, signed=True), 7, FeatureBatch.of("t", EDGES))
-    assert mapped.rows_nK.tolist() == PINNED_ROWS
+    assert mapped.rows_M.tolist() == PINNED_ROWS
     assert mapped.signs_nK is not None
     assert mapped.signs_nK.tolist() == PINNED_SIGNS
     assert rows(table(kind="hashed", hashes=2), ["", "a", "ü", "90210", "a" * 1000]) == PINNED_STRINGS
@@ -106,7 +106,7 @@ def test_the_last_row_of_a_huge_table_is_legal_and_the_next_is_not() -> None:
 
 def test_the_padding_id_may_lie_outside_the_table() -> None:
     mapped = rows_of(table(rows=10, padding=-1), 7, FeatureBatch.of("t", [-1, 3, -1]))
-    assert mapped.rows_nK.tolist() == [[3]]
+    assert mapped.rows_M.tolist() == [[3]]
     assert mapped.kept_N is not None
     assert mapped.kept_N.tolist() == [False, True, False]
 

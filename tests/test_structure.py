@@ -22,9 +22,11 @@ SOURCES = sorted(
     if "v1" not in path.parts
 )
 LAYERS = [
-    ("embershard.errors", "embershard.types", "embershard.config", "embershard.v1"),
-    ("embershard.codec", "embershard.ids"),
-    ("embershard.client", "embershard.compose"),
+    ("embershard.errors", "embershard.types", "embershard.id_list", "embershard.arrays", "embershard.v1"),
+    ("embershard.config", "embershard.formats"),
+    ("embershard.codec", "embershard.ids", "embershard.factor"),
+    ("embershard.client", "embershard.compose", "embershard.vocabulary"),
+    ("embershard.change",),
     ("embershard.collection",),
     ("embershard.engine",),
     ("embershard.store",),

@@ -17,7 +17,6 @@ from embershard_server.options import parse
 if TYPE_CHECKING:
     import argparse
 
-    from embershard.config import Config
     from embershard.engine.base import Engine
 
 
@@ -60,25 +59,26 @@ def _serve(options: argparse.Namespace) -> int:
     from embershard_server.quiet import quieten
 
     quieten()
-    from embershard_server.server import Server, make_engine
+    from embershard.store.folder import DataDir
+    from embershard_server.server import Server, config_at, make_engine
 
-    engine = make_engine(config)
+    engine = make_engine(config_at(config, DataDir(options.data_dir).snapshots))
 
     async def run() -> int:
-        server = Server(engine, address=address, data_dir=options.data_dir)
-        return await server.run(lambda bound, version: _announce(config, engine, bound, version))
+        server = Server(engine, config, address=address, data_dir=options.data_dir)
+        return await server.run(lambda bound, version: _announce(engine, bound, version))
 
     return asyncio.run(run())
 
 
-def _announce(config: Config, engine: Engine, address: str, version: int) -> None:
+def _announce(engine: Engine, address: str, version: int) -> None:
     """Tells the operator what is served, and where."""
-    world, sizes = engine.world, engine.table_bytes()
+    config, world, sizes = engine.config, engine.world, engine.table_bytes()
     lines = []
     if world.rank == 0:
         lines.append(f"collection {config.collection.name!r}, fingerprint {config.fingerprint()}, version {version}")
         lines += [
-            f"  {table.name:<16} {table.rows:>13,} × {table.dim:<5} {table.dtype}  {table.ids.kind:<8} "
+            f"  {table.name:<16} {table.rows:>13,} × {table.dim:<5} {table.dtype}  {table.ids.kind:<10} "
             f"{sizes[table.name] / 2**20:>10,.1f} MiB  ← {', '.join(table.features)}"
             for table in config.tables
         ]

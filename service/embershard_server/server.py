@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,11 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from embershard.collection import Collection
+from embershard.config import fingerprint_of
+from embershard.engine.freezing import freeze
+from embershard.engine.growth import grow, resize
 from embershard.engine.local import LocalEngine
-from embershard.engine.tick import Ticker
+from embershard.engine.tick import Action, Ticker
 from embershard.engine.world import SoloWorld
 from embershard.errors import ConfigError, InstallError, SnapshotError
 from embershard.store import snapshot
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
     from embershard.config import Config
     from embershard.engine.base import Engine
+    from embershard.engine.growth import Growth
+    from embershard.types import FeatureBatch
 
 logger = logging.getLogger(__name__)
 
@@ -62,13 +67,29 @@ def make_engine(config: Config) -> Engine:
     return TorchRecEngine(config, TorchWorld(timeout_s=config.limits.group_timeout_s))
 
 
-class Server:
-    """One rank's front end and ticker around an engine."""
+def config_at(config: Config, snapshots: Path) -> Config:
+    """The configuration with as many rows as the newest snapshot has, of tables that may grow.
 
-    def __init__(self, engine: Engine, *, address: str, data_dir: Path) -> None:
-        self._engine, self._config, self._world = engine, engine.config, engine.world
+    Such tables never shrink: one that has grown keeps its rows whatever the file says, and one that the file makes
+    larger grows once the snapshot is loaded.
+    """
+    if not (found := list_snapshots(snapshots)):
+        return config
+    newest = open_snapshot(found[-1])
+    if fingerprint_of(newest.manifest["layout"]) != config.fingerprint():
+        return config  # loading it says what differs
+    for table in config.tables:
+        if table.rows < newest.rows[table.name]:
+            logger.info("table %s has grown to %d rows; write it down", table.name, newest.rows[table.name])
+    return config.grown(newest.rows)
+
+
+class Server:
+    """One rank's front end and ticker around an engine; `config` may want more rows than that has yet."""
+
+    def __init__(self, engine: Engine, config: Config, *, address: str, data_dir: Path) -> None:
+        self._engine, self._config, self._world = engine, config, engine.world
         self._address, self._data = address, DataDir(data_dir)
-        self._collection = Collection(engine.config)
         self._loop = asyncio.get_running_loop()
         self._leaving = asyncio.Event()
         self._health = health.aio.HealthServicer()
@@ -88,13 +109,18 @@ class Server:
             self._engine,
             self._config.limits,
             version=self._load(),
-            actions={"snapshot": self._save},
+            actions={
+                "snapshot": Action(run=lambda version, _: self._save(version)),
+                "grow": Action(run=lambda _, growth: self._grow(growth), changes=True),
+                "freeze": Action(run=lambda _, request: self._freeze(*request), changes=True),
+            },
             farewell=self._save_last,
             asked_to_leave=lambda: self._from_thread(self._leaving.set),
             lost=lambda error: self._from_thread(self._lose, error),
         )
         streams = Streams()
-        front, address = await self._open(Servicers(self._collection, self._engine, ticker, streams))
+        self._servicers = Servicers(self._engine, ticker, streams)
+        front, address = await self._open(self._servicers)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._leaving.set)
         ticker.start()
@@ -145,13 +171,30 @@ class Server:
             await self._health.set(service, status)
 
     def _load(self) -> int:
+        """Fills the engine with the newest snapshot; returns its version."""
         if not (found := list_snapshots(self._data.snapshots)):
             return 0
         chosen = open_snapshot(found[-1])
         logger.info("loading %s, %.1f MiB", chosen.path, chosen.bytes / 2**20)
         version = snapshot.load(self._engine, chosen)
+        if more := {table.name: table.rows for table in self._config.tables if table.rows > chosen.rows[table.name]}:
+            logger.info("growing to the rows of the configuration: %s", more)
+            resize(self._engine, more)
         logger.info("loaded version %d", version)
         return version
+
+    def _grow(self, growth: Growth) -> float:
+        """Joint: returns how many milliseconds calls have waited for it."""
+        logger.info("growing table %s to %d rows: calls wait", growth.table, growth.rows)
+        start = time.perf_counter()
+        grow(self._engine, growth)
+        self._servicers.adopt()
+        pause_ms = (time.perf_counter() - start) * 1000
+        logger.info("table %s has %d rows now; calls waited %.0f ms", growth.table, growth.rows, pause_ms)
+        return pause_ms
+
+    def _freeze(self, batch: FeatureBatch, frozen: bool) -> int:
+        return freeze(self._engine, batch, frozen=frozen)
 
     def _save(self, version: int) -> Snapshot:
         return snapshot.save(self._engine, version, self._data.snapshots, kept=self._config.limits.snapshots_kept)

@@ -11,15 +11,18 @@ import numpy as np
 
 import embershard
 from embershard import codec
+from embershard.collection import Collection
 from embershard.engine.jobs import ActionJob, Answer, Job, LookupJob, UpdateJob
 from embershard.errors import FingerprintMismatch, InvalidInput
 from embershard.v1 import embershard_pb2 as pb
+from embershard_server.describe import describe_tables, growth_of
 from embershard_server.status import Context, unary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from embershard.collection import Change, Collection, Read
+    from embershard.change import Change
+    from embershard.collection import IdCounts, Read
     from embershard.engine.base import Engine
     from embershard.engine.tick import Ticker
     from embershard.store.manifest import Snapshot
@@ -34,12 +37,15 @@ _Work = TypeVar("_Work")
 class Servicers:
     """The RPCs of one front end."""
 
-    def __init__(self, collection: Collection, engine: Engine, ticker: Ticker, streams: Streams) -> None:
-        self._collection, self._config = collection, collection.config
+    def __init__(self, engine: Engine, ticker: Ticker, streams: Streams) -> None:
         self._engine, self._ticker, self._streams = engine, ticker, streams
+        self.adopt()
         self._fingerprint = self._config.fingerprint()
-        self._dims = {feature: table.dim for feature, table in collection.table_of.items()}
-        self._bytes = engine.table_bytes()
+        self._dims = {feature: table.dim for feature, table in self._collection.table_of.items()}
+
+    def adopt(self) -> None:
+        """Takes over the engine's tables, which may have grown."""
+        self._config, self._collection = self._engine.config, Collection(self._engine.config)
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """For a gRPC server; not the generated ones, as `codec` serialises lookups and `status` parses requests."""
@@ -56,7 +62,11 @@ class Servicers:
             ),
             grpc.method_handlers_generic_handler(
                 "embershard.v1.AdminService",
-                {"Snapshot": _single(unary(pb.SnapshotRequest, self.snapshot))},
+                {
+                    "Snapshot": _single(unary(pb.SnapshotRequest, self.snapshot)),
+                    "Grow": _single(unary(pb.GrowRequest, self.grow)),
+                    "Freeze": _single(unary(pb.FreezeRequest, self.freeze)),
+                },
             ),
         )
 
@@ -70,25 +80,9 @@ class Servicers:
             engine=self._engine.name,
             world_size=world.size,
             rank=world.rank,
-            tables=[self._table(name) for name in self._bytes],
+            tables=describe_tables(self._engine),
             limits=pb.Limits(message_bytes=limits.message_bytes, ids_per_request=limits.ids_per_request),
             server_version=embershard.__version__,
-        )
-
-    def _table(self, name: str) -> pb.Table:
-        table = next(table for table in self._config.tables if table.name == name)
-        optimizer = self._config.optimizer_of(table)
-        return pb.Table(
-            name=name,
-            rows=table.rows,
-            dim=table.dim,
-            features=table.features,
-            pooling=f"POOLING_{table.pooling.upper()}",
-            id_kind=table.ids.kind,
-            dtype=table.dtype,
-            optimizer=optimizer.kind,
-            learning_rate=optimizer.learning_rate,
-            bytes=self._bytes[name],
         )
 
     async def lookup(self, request: pb.LookupRequest, context: Context) -> bytes:
@@ -99,13 +93,16 @@ class Servicers:
         self._check_features(len(request.features))
         read = await self._prepared(self._read, request, request.features)
         job = LookupJob(
-            read=read, numbers=read.numbers, min_version=request.min_version, with_provenance=request.with_provenance
+            read=read,
+            numbers=read.numbers,
+            min_version=request.min_version,
+            with_counts=request.with_provenance or request.with_counts,
         )
         answer: Answer = await self._do(job, context)
         return codec.encode_answer(
             [part.batch.feature for part in read.parts],
             [_array(vectors, request.dtype) for vectors in answer.vectors],
-            answer.provenance,
+            [_known(counts, request) for counts in answer.counts],
             answer.version,
         )
 
@@ -119,8 +116,21 @@ class Servicers:
 
     async def snapshot(self, request: pb.SnapshotRequest, context: Context) -> pb.SnapshotResponse:
         """A snapshot on the server's disk."""
-        made: Snapshot = await self._do(ActionJob(action="snapshot"), context)
+        made: Snapshot
+        made, _ = await self._do(ActionJob(action="snapshot"), context)
         return pb.SnapshotResponse(version=made.version, path=str(made.path), bytes=made.bytes)
+
+    async def grow(self, request: pb.GrowRequest, context: Context) -> pb.GrowResponse:
+        """More rows for a table."""
+        pause_ms, version = await self._do(ActionJob(action="grow", request=growth_of(request, self._config)), context)
+        return pb.GrowResponse(version=version, rows=self._config.table(request.table).rows, pause_ms=pause_ms)
+
+    async def freeze(self, request: pb.FreezeRequest, context: Context) -> pb.FreezeResponse:
+        """Rows that stay as they are."""
+        batch = codec.decode_batch(request.batch)
+        self._collection.read([batch])  # what is wrong with the ids themselves, no rank needs to hear of
+        rows, version = await self._do(ActionJob(action="freeze", request=(batch, not request.thaw)), context)
+        return pb.FreezeResponse(version=version, rows=rows)
 
     async def _do(self, job: Job, context: Context) -> Any:
         """Queues a job, with the caller's deadline or the configured wait; a caller that goes away cancels it."""
@@ -152,7 +162,8 @@ class Servicers:
     def _read(self, request: pb.LookupRequest) -> Read:
         read = self._collection.read([codec.decode_batch(feature) for feature in request.features])
         size = codec.answer_bytes([(part.outputs, part.table.dim) for part in read.parts], request.dtype)
-        size += sum(len(part.batch.ids) for part in read.parts) if request.with_provenance else 0
+        told = 1 * request.with_provenance + 8 * request.with_counts
+        size += told * sum(len(part.batch.ids) for part in read.parts)
         most = self._config.limits.message_bytes
         if size > most:
             raise InvalidInput(
@@ -163,6 +174,12 @@ class Servicers:
 
     def _change(self, request: pb.UpdateRequest) -> Change:
         return self._collection.change([codec.decode_update(update, self._dims) for update in request.updates])
+
+
+def _known(counts: IdCounts, request: pb.LookupRequest) -> dict[str, Any]:
+    """What the caller wants to know of ids, by the field that tells it."""
+    provenance = {"provenance": counts.provenance_N} if request.with_provenance else {}
+    return provenance | ({"updates": counts.updates_N, "sightings": counts.sightings_N} if request.with_counts else {})
 
 
 def _array(vectors_ND: Any, dtype: int) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,6 +72,8 @@ def decode_batch(message: pb.FeatureIds) -> FeatureBatch:
 def encode_update(update: FeatureUpdate) -> pb.FeatureUpdate:
     """One feature's share of an update → message."""
     batch = encode_batch(update.batch)
+    if update.parents is not None:
+        return pb.FeatureUpdate(batch=batch, parents=encode_batch(update.parents))
     if update.gradients is not None:
         return pb.FeatureUpdate(batch=batch, gradients=_bytes(update.gradients, "<f4"), dim=update.gradients.shape[1])
     assert update.values is not None
@@ -86,30 +89,38 @@ def decode_update(message: pb.FeatureUpdate, dims: Mapping[str, int]) -> Feature
     batch = decode_batch(message.batch)
     change = message.WhichOneof("change")
     if change is None:
-        raise InvalidInput(f"feature {batch.feature!r}: an update needs gradients or values")
+        raise InvalidInput(f"feature {batch.feature!r}: an update needs gradients, values or parents")
     if batch.feature not in dims:
         raise InvalidInput(f"unknown feature {batch.feature!r}; the collection has {', '.join(dims)}")
+    if change == "parents":
+        parents = decode_batch(message.parents)
+        return FeatureUpdate(batch=batch, parents=replace(parents, feature=batch.feature))
     where, dim = f"feature {batch.feature!r}: {change}", dims[batch.feature]
     numbers = _array(getattr(message, change), "<f4", where)
     if message.dim not in (0, dim):
         raise InvalidInput(f"{where} have rows of {message.dim:,} numbers, but the feature has dim {dim:,}")
     if numbers.size % dim:
         raise InvalidInput(f"{where} have {numbers.size:,} numbers, which are no whole rows of dim {dim}")
-    return FeatureUpdate(batch=batch, **{change: numbers.reshape(-1, dim)})
+    rows = numbers.reshape(-1, dim)
+    return (
+        FeatureUpdate(batch=batch, gradients=rows) if change == "gradients" else FeatureUpdate(batch=batch, values=rows)
+    )
 
 
 def encode_answer(
-    features: Sequence[str], vectors: Sequence[NDArray[Any]], provenance: Sequence[NDArray[np.uint8]], version: int
+    features: Sequence[str],
+    vectors: Sequence[NDArray[Any]],
+    known: Sequence[Mapping[str, NDArray[Any]]],
+    version: int,
 ) -> bytes:
-    """A LookupResponse, serialised: a message like protobuf's own, but the vectors are copied once and not thrice."""
+    """A LookupResponse, serialised: a message like protobuf's own, but the vectors are copied once and not thrice.
+
+    `known` has what is told of the ids of each feature, {field of FeatureRows: array}; it may be empty.
+    """
     pieces: list[bytes | memoryview] = []
     for number, (feature, rows_ND) in enumerate(zip(features, vectors, strict=True)):
-        head = pb.FeatureRows(
-            feature=feature,
-            rows=rows_ND.shape[0],
-            dim=rows_ND.shape[1],
-            provenance=provenance[number].tobytes() if provenance else b"",
-        ).SerializeToString()
+        told = {name: array.tobytes() for name, array in known[number].items()} if known else {}
+        head = pb.FeatureRows(feature=feature, rows=rows_ND.shape[0], dim=rows_ND.shape[1], **told).SerializeToString()
         values = np.ascontiguousarray(rows_ND).data.cast("B") if rows_ND.size else b""
         tail = _VALUES_TAG + _varint(len(values)) if len(values) else b""
         pieces += [_FEATURES_TAG + _varint(len(head) + len(tail) + len(values)), head, tail, values]
@@ -127,7 +138,26 @@ def decode_answer(message: pb.LookupResponse, dtype: int) -> Rows:
         provenance={
             part.feature: np.frombuffer(part.provenance, np.uint8) for part in message.features if part.provenance
         },
+        updates={part.feature: np.frombuffer(part.updates, "<i4") for part in message.features if part.updates},
+        sightings={part.feature: np.frombuffer(part.sightings, "<i4") for part in message.features if part.sightings},
     )
+
+
+def pack_strings(strings: Sequence[str | None]) -> dict[str, NDArray[Any]]:
+    """Strings, some of which may be missing, as arrays: `text` of all, `ends` of each, and `there`."""
+    encoded = [(string or "").encode() for string in strings]
+    return {
+        "text": np.frombuffer(b"".join(encoded), np.uint8),
+        "ends": np.cumsum([len(piece) for piece in encoded], dtype=np.int64),
+        "there": np.array([string is not None for string in strings], bool),
+    }
+
+
+def unpack_strings(packed: Mapping[str, NDArray[Any]]) -> list[str | None]:
+    """The way back."""
+    text, ends = packed["text"].tobytes(), packed["ends"].tolist()
+    pieces = zip([0, *ends], ends, packed["there"].tolist(), strict=False)
+    return [text[start:end].decode() if there else None for start, end, there in pieces]
 
 
 def answer_bytes(shapes: Iterable[tuple[int, int]], dtype: int) -> int:

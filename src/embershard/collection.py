@@ -1,21 +1,23 @@
 """A collection's requests as row work: what to gather and how to answer, what to apply and what to overwrite.
 
-Everything that can be wrong with a request is found here, before an engine sees it.
+Everything that can be wrong with a request is found here, before an engine sees it; only what depends on the tick's own
+state (whether a vocabulary has room) is found there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from embershard.compose import RowBatch, tensor_of
-from embershard.config import HashedIds
+from embershard.arrays import tensor_of
+from embershard.change import MAX_GRADIENT, ByMatrix, Change, Move, Write, check_size, rows_of_parts, shares
+from embershard.compose import RowBatch
 from embershard.errors import InvalidInput
+from embershard.factor import matrices_of
 from embershard.types import FeatureBatch, FeatureUpdate
 
 if TYPE_CHECKING:
@@ -23,63 +25,61 @@ if TYPE_CHECKING:
 
     from embershard.config import Config, TableSpec
 
-MAX_GRADIENT = 1e9
-"""Largest size of one number of a gradient: the sum over a million ids of one row, squared and summed over any dim, is
-still far from the largest float32."""
-
-ByTable = dict[str, Tensor]
-"""{table: int64 [M] row numbers, or [M, D] vectors}."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Read:
-    """A lookup, ready for an engine."""
+    """A lookup, ready for a tick."""
 
     parts: Sequence[RowBatch]
     """One a feature, in the order of the request."""
-    rows: ByTable
-    """What to gather: the rows of each table's features one after the other."""
+    rows: ByMatrix
+    """What to gather: the rows of each matrix, the parts' one after the other."""
     numbers: int
-    """What it costs: numbers of all rows that are touched, ids × hashes × dim."""
+    """What it costs: numbers of all rows that are touched."""
 
-    def answer(self, gathered: Mapping[str, Tensor]) -> list[Tensor]:
-        """The vectors [outputs, D] of each part, from the gathered rows of each table."""
-        return [part.compose(rows_MD) for part, rows_MD in zip(self.parts, self._split(gathered), strict=True)]
+    @classmethod
+    def of(cls, parts: Sequence[RowBatch], numbers: int) -> Read:
+        """Reads the rows of these parts."""
+        return cls(parts=parts, rows=rows_of_parts(parts), numbers=numbers)
 
-    def provenance(self, trained: Mapping[str, Tensor]) -> list[NDArray[np.uint8]]:
-        """The provenance [N] of each part, from whether an update has reached each row."""
-        flags = self._split(trained)
-        return [part.provenance_N(of_part.cpu().numpy()) for part, of_part in zip(self.parts, flags, strict=True)]
+    def settled(self, settle: Callable[[RowBatch], RowBatch]) -> Read:
+        """The same with the rows that ids have in this tick."""
+        if all(part.ids.keys is None for part in self.parts):
+            return self
+        return Read.of([settle(part) for part in self.parts], self.numbers)
 
-    def _split(self, gathered: Mapping[str, Tensor]) -> list[Tensor]:
-        taken = dict.fromkeys(gathered, 0)
-        pieces = []
-        for part in self.parts:
-            table, start = part.table.name, taken[part.table.name]
-            taken[table] = start + part.ids.rows_nK.size
-            pieces.append(gathered[table][start : taken[table]])
-        return pieces
+    def answer(self, gathered: Mapping[str, Tensor], projections: Mapping[str, Tensor]) -> list[Tensor]:
+        """The vectors [outputs, D] of each part, from the gathered rows of each matrix."""
+        stored = shares(self.parts, gathered)
+        return [part.compose(stored[part], projections.get(part.table.name)) for part in self.parts]
+
+    def counts(self, books: Mapping[str, Tensor]) -> list[IdCounts]:
+        """What is known of the ids [N] of each part, from the books [M, 3] of each row."""
+        stored = shares(self.parts, books)
+        return [IdCounts.of(part, stored[part]) for part in self.parts]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Change:
-    """An update, ready for an engine: gradients first, then values."""
+class IdCounts:
+    """What is known of the ids of one feature's batch."""
 
-    rows: ByTable
-    """Rows that gradients move."""
-    gradients: ByTable
-    """float32 [M, D] for them; those of one row are summed before the optimizer's one step."""
-    written: ByTable
-    """Rows that are overwritten, each once."""
-    values: ByTable
-    """float32 [M, D] for them."""
-    numbers: int
-    """What it costs: numbers of all rows that are touched, ids × hashes × dim."""
+    provenance_N: NDArray[np.uint8]
+    """Where each vector comes from: `Provenance`."""
+    updates_N: NDArray[np.int32]
+    """How many updates have moved its rows: the one that was moved least."""
+    sightings_N: NDArray[np.int32]
+    """How often updates have named ids that have these rows, likewise."""
 
     @classmethod
-    def nothing(cls) -> Change:
-        """What a rank without an update brings."""
-        return cls(rows={}, gradients={}, written={}, values={}, numbers=0)
+    def of(cls, part: RowBatch, books: Sequence[Tensor]) -> IdCounts:
+        """From the books [M, 3] of the rows of each matrix."""
+        of_matrices = np.stack([of_matrix.cpu().numpy() for of_matrix in books])
+        updates_M, sightings_M, _ = of_matrices.min(axis=0).T
+        return cls(
+            provenance_N=part.provenance_N(updates_M > 0),
+            updates_N=part.least_N(updates_M),
+            sightings_N=part.least_N(sightings_M),
+        )
 
 
 class Collection:
@@ -96,9 +96,7 @@ class Collection:
             InvalidInput: an unknown or repeated feature, a bad id, too many ids.
         """
         numbers = self.count(batches)
-        parts = [self._row_batch(batch) for batch in batches]
-        rows = _concatenate((part.table.name, part.rows_M) for part in parts)
-        return Read(parts=parts, rows=rows, numbers=numbers)
+        return Read.of([self._row_batch(batch) for batch in batches], numbers)
 
     def change(self, updates: Sequence[FeatureUpdate]) -> Change:
         """An update with these gradients and values; all of it is checked before any of it is applied.
@@ -107,21 +105,14 @@ class Collection:
             InvalidInput: as for `read`, and shapes that don't fit, or numbers that a row can't hold.
         """
         numbers = self.count([update.batch for update in updates])
-        moved = [
-            (self._row_batch(update.batch), update.gradients) for update in updates if update.gradients is not None
+        numbers += sum(self.numbers(update.parents) for update in updates if update.parents is not None)
+        self._check_numbers(numbers)
+        moves = [
+            _move(self._row_batch(update.batch), update.gradients) for update in updates if update.gradients is not None
         ]
-        overwritten = [self._overwrite(update.batch, update.values) for update in updates if update.values is not None]
-        written, values = {}, {}
-        for table in {table for table, _, _ in overwritten}:
-            pieces = [(rows, new) for name, rows, new in overwritten if name == table]
-            written[table], values[table] = last_of_each(
-                torch.cat([rows for rows, _ in pieces]), torch.cat([new for _, new in pieces])
-            )
         return Change(
-            rows=_concatenate((part.table.name, part.rows_M) for part, _ in moved),
-            gradients=_concatenate((part.table.name, _pulled(part, gradients)) for part, gradients in moved),
-            written=written,
-            values=values,
+            moves=[move for move in moves if not move.part.table.frozen],
+            writes=[self._write(update) for update in updates if update.gradients is None],
             numbers=numbers,
         )
 
@@ -131,23 +122,29 @@ class Collection:
         Raises:
             InvalidInput: an unknown or repeated feature, or more than the configuration allows of one request.
         """
-        ids = numbers = 0
         seen = set()
         for batch in batches:
             if batch.feature in seen:
                 raise InvalidInput(f"feature {batch.feature!r} is named twice; give all its ids in one batch")
             seen.add(batch.feature)
-            table = self._table(batch.feature)
-            ids += len(batch.ids)
-            numbers += len(batch.ids) * table.dim * (table.ids.hashes if isinstance(table.ids, HashedIds) else 1)
-        self.check_ids(ids)
+        self.check_ids(sum(len(batch.ids) for batch in batches))
+        numbers = sum(self.numbers(batch) for batch in batches)
+        self._check_numbers(numbers)
+        return numbers
+
+    def numbers(self, batch: FeatureBatch) -> int:
+        """Numbers of the stored rows, or of the vectors if those are larger, of all ids of a batch."""
+        table = self._table(batch.feature)
+        stored = sum(matrix.dim for matrix in matrices_of(table) if not matrix.shared)
+        return len(batch.ids) * table.hashes * max(stored, table.dim)
+
+    def _check_numbers(self, numbers: int) -> None:
         most = self.config.limits.numbers_per_request
         if numbers > most:
             raise InvalidInput(
                 f"the ids of one request would touch {numbers:,} numbers (ids × hashes × dim), more than "
                 f"limits.numbers_per_request = {most:,}; split it"
             )
-        return numbers
 
     def check_ids(self, ids: int) -> None:
         """Raises InvalidInput if these are too many ids for one request."""
@@ -163,58 +160,59 @@ class Collection:
             raise InvalidInput(f"unknown feature {feature!r}; the collection has {', '.join(self.table_of)}")
         return self.table_of[feature]
 
-    def _overwrite(self, batch: FeatureBatch, values_ND: NDArray[np.float32]) -> tuple[str, Tensor, Tensor]:
-        """The table, rows and new values of one feature."""
-        table = self._table(batch.feature)
-        where = f"feature {batch.feature!r}"
-        if table.ids.kind != "direct":
-            raise InvalidInput(
-                f"{where}: values overwrite rows that one id owns, but table {table.name!r} has {table.ids.kind} ids, "
-                "which share rows; send gradients"
-            )
+    def _write(self, update: FeatureUpdate) -> Write:
+        """The rows and new values of one feature, or how they are made of parents."""
+        batch, table = update.batch, self._table(update.batch.feature)
+        where, what = f"feature {batch.feature!r}", "values" if update.parents is None else "parents"
+        _check_writable(where, what, table)
         if batch.weights is not None:
-            raise InvalidInput(
-                f"{where}: values overwrite rows as they are, so weights have no meaning; leave them out"
-            )
+            raise InvalidInput(f"{where}: {what} replace rows as they are, so weights have no meaning; leave them out")
         part = self._row_batch(batch)
         if part.ids.kept_N is not None:
             at = int(np.argmin(part.ids.kept_N))
             raise InvalidInput(f"{where}: ids[{at}] is the padding id, whose row can't be overwritten")
-        _check_shape(where, "values", values_ND, (len(batch.ids), table.dim))
+        if update.parents is not None:
+            return Write(part=part, values_ND=None, parents=self._parents(where, table, update.parents))
+        assert update.values is not None
+        _check_shape(where, "values", update.values, (len(batch.ids), table.dim))
         largest = float(np.finfo(table.dtype).max)
-        _check_size(where, "values", values_ND, largest, f"table {table.name!r} stores {table.dtype}")
-        return table.name, part.rows_M, tensor_of(values_ND)
+        check_size(where, "values", update.values, largest, f"table {table.name!r} stores {table.dtype}")
+        return Write(part=part, values_ND=tensor_of(update.values))
+
+    def _parents(self, where: str, table: TableSpec, parents: FeatureBatch) -> RowBatch:
+        """The mean of the parents' rows as they are stored."""
+        mean_of_rows = replace(table, pooling="mean", normalise="none", scale="none")
+        part = RowBatch.of(mean_of_rows, self.config.collection.seed, parents)
+        if part.ids.kept_N is not None:
+            at = int(np.argmin(part.ids.kept_N))
+            raise InvalidInput(f"{where}: parents[{at}] is the padding id, which has no row")
+        return part
 
 
-def last_of_each(rows_M: Tensor, values_MD: Tensor) -> tuple[Tensor, Tensor]:
-    """Leaves one value a row, the last: writes become independent of the order in which they are done."""
-    unique, position = np.unique(rows_M.cpu().numpy()[::-1], return_index=True)
-    last = torch.from_numpy(len(rows_M) - 1 - position).to(values_MD.device)
-    return torch.from_numpy(unique).to(rows_M.device), values_MD[last]
-
-
-def _pulled(part: RowBatch, gradients_BD: NDArray[np.float32]) -> Tensor:
+def _move(part: RowBatch, gradients_BD: NDArray[np.float32]) -> Move:
     where = f"feature {part.batch.feature!r}"
     _check_shape(where, "gradients", gradients_BD, (part.outputs, part.table.dim))
-    _check_size(where, "gradients", gradients_BD, MAX_GRADIENT, "clip them")
-    pulled_MD = part.pull(tensor_of(gradients_BD))
-    _check_size(where, "gradients times weights", pulled_MD.numpy(), MAX_GRADIENT, "clip them")
-    return pulled_MD
+    check_size(where, "gradients", gradients_BD, MAX_GRADIENT, "clip them")
+    return Move.of(part, tensor_of(gradients_BD))
+
+
+def _check_writable(where: str, what: str, table: TableSpec) -> None:
+    """Raises InvalidInput unless ids of the table own rows that may be replaced."""
+    if table.frozen:
+        raise InvalidInput(f"{where}: table {table.name!r} is frozen; its rows can't be replaced")
+    if not table.capacity:
+        raise InvalidInput(
+            f"{where}: {what} replace rows that one id owns, but table {table.name!r} has {table.ids.kind} ids, which "
+            "share rows; send gradients"
+        )
+    if not table.owns_rows or (table.factor is not None and what == "values"):
+        assert table.factor is not None
+        raise InvalidInput(
+            f"{where}: {what} replace rows that one id owns, but the rows of table {table.name!r} are made of factors "
+            f"({table.factor.kind}); send gradients"
+        )
 
 
 def _check_shape(where: str, what: str, array: NDArray[Any], expected: tuple[int, int]) -> None:
     if array.shape != expected:
         raise InvalidInput(f"{where}: {what} have the shape {list(array.shape)}, but this batch needs {list(expected)}")
-
-
-def _check_size(where: str, what: str, array: NDArray[Any], largest: float, hint: str) -> None:
-    if array.size and max(array.max(), -array.min()) > largest:
-        at = tuple(int(i) for i in np.unravel_index(np.argmax(np.abs(array)), array.shape))
-        raise InvalidInput(f"{where}: {what}{list(at)} = {array[at]:g} is larger than {largest:g}; {hint}")
-
-
-def _concatenate(pieces: Any) -> ByTable:
-    by_table: dict[str, list[Tensor]] = {}
-    for table, piece in pieces:
-        by_table.setdefault(table, []).append(piece)
-    return {table: same[0] if len(same) == 1 else torch.cat(same) for table, same in by_table.items()}

@@ -1,11 +1,16 @@
-"""Gathered rows → what was asked for: sign, weight, pool; and gradients the same road back.
+"""Gathered rows → what was asked for: sign, factor, scale, normalise, weight, pool; and gradients the same road back.
 
-All of it is one sparse linear map: output b is the sum over its rows m of `coefficient[m] * row[m]`. Signs, k hashes,
-weights, means, padding ids and empty bags only decide the coefficients and which rows belong to b.
+It is two sparse linear maps with a function of each vector between them:
+
+    rows ── inner: signs, k hashes ──> ids ── project, scale, normalise ──> vectors ── outer: weights, pool ──> answers
+
+Where nothing is normalised, what is between the maps is linear, too, so that both become one: then the answers of whole
+bags are projected, and not every id's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +19,66 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from embershard.arrays import tensor_of
 from embershard.errors import InvalidInput
+from embershard.factor import combine, finish, needs_rows, spread, stored_rows
 from embershard.ids import IdRows, rows_of
 from embershard.types import FeatureBatch, Provenance
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from embershard.config import TableSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Sums:
+    """A sparse linear map: output b is the sum of its consecutive inputs, each times its coefficient."""
+
+    offsets: NDArray[np.int64] | None
+    """int64 [B + 1]: the inputs of output b are offsets[b] to offsets[b + 1]; None: one each."""
+    coefficients_M: NDArray[np.float32] | None
+    """None: all 1."""
+
+    @classmethod
+    def of(cls, counts_B: NDArray[np.int64], coefficients_M: NDArray[np.float32] | None) -> Sums:
+        """The map whose output b has counts_B[b] inputs."""
+        one_each = bool((counts_B == 1).all())
+        return cls(
+            offsets=None if one_each else np.concatenate([[0], np.cumsum(counts_B)]), coefficients_M=coefficients_M
+        )
+
+    def __call__(self, inputs_MD: Tensor) -> Tensor:
+        """Inputs [M, D] → outputs [B, D]."""
+        weights_M = self._weights(inputs_MD.device)
+        if self.offsets is None:
+            return inputs_MD if weights_M is None else inputs_MD * weights_M[:, None]
+        return embedding_bag(
+            torch.arange(len(inputs_MD), device=inputs_MD.device),
+            inputs_MD,
+            tensor_of(self.offsets).to(inputs_MD.device),
+            mode="sum",
+            per_sample_weights=weights_M,
+            include_last_offset=True,
+        )
+
+    def pull(self, gradients_BD: Tensor) -> Tensor:
+        """Gradients of the outputs → of the inputs: the adjoint. Autograd's own is slower (a test compares them)."""
+        weights_M = self._weights(gradients_BD.device)
+        if self.offsets is not None:
+            counts_B = tensor_of(self.offsets).to(gradients_BD.device).diff()
+            gradients_BD = gradients_BD.repeat_interleave(counts_B, dim=0)
+        return gradients_BD if weights_M is None else gradients_BD * weights_M[:, None]
+
+    def _weights(self, device: torch.device) -> Tensor | None:
+        return None if self.coefficients_M is None else tensor_of(self.coefficients_M).to(device)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RowBatch:
-    """The linear map of one feature's batch."""
+    """How the answers for one feature's batch are made of rows."""
 
     batch: FeatureBatch
     """What was asked for."""
@@ -34,10 +86,14 @@ class RowBatch:
     """Where its rows are."""
     ids: IdRows
     """The rows of its ids."""
-    offsets: NDArray[np.int64] | None
-    """int64 [B + 1]: the rows of output b are offsets[b] to offsets[b + 1]; None: one row an output."""
-    coefficients_M: NDArray[np.float32] | None
-    """None: all 1."""
+    counts_B: NDArray[np.int64]
+    """int64 [outputs]: ids of each answer, padding left out."""
+    weights_n: NDArray[np.float32] | None
+    """float32 [n]: what an id's vector counts in its answer; None: all 1."""
+    inner: Sums
+    """Rows → ids, or straight to answers where nothing is normalised."""
+    outer: Sums | None
+    """Vectors of ids → answers, where vectors are normalised."""
 
     @classmethod
     def of(cls, table: TableSpec, seed: int, batch: FeatureBatch) -> RowBatch:
@@ -50,65 +106,99 @@ class RowBatch:
             raise InvalidInput(f"feature {batch.feature!r}: weights need pooling, and table {table.name!r} has none")
         ids = rows_of(table, seed, batch)
         counts_B = _ids_per_output(table, batch, ids.kept_N)
-        coefficients_M = _coefficients(table, batch, ids, counts_B)
-        hashes = ids.rows_nK.shape[1]
-        one_each = hashes == 1 and bool((counts_B == 1).all())
-        offsets = None if one_each else np.concatenate([[0], np.cumsum(counts_B) * hashes])
-        return cls(batch=batch, table=table, ids=ids, offsets=offsets, coefficients_M=coefficients_M)
+        return cls._with(table, batch, ids, counts_B, _weights(table, batch, ids.kept_N, counts_B))
+
+    @classmethod
+    def _with(
+        cls,
+        table: TableSpec,
+        batch: FeatureBatch,
+        ids: IdRows,
+        counts_B: NDArray[np.int64],
+        weights_n: NDArray[np.float32] | None,
+    ) -> RowBatch:
+        outer: Sums | None = None
+        if table.normalise == "none":
+            rows_B = _rows_per_output(counts_B, ids.rows_per_id)
+            inner = Sums.of(rows_B, _coefficients(weights_n, ids))
+        else:
+            rows_n = ids.rows_per_id
+            inner = Sums.of(np.full(int(counts_B.sum()), rows_n) if isinstance(rows_n, int) else rows_n, ids.signs_M)
+            outer = Sums.of(counts_B, weights_n)
+        return cls(batch=batch, table=table, ids=ids, counts_B=counts_B, weights_n=weights_n, inner=inner, outer=outer)
+
+    def settled(self, slots_n: NDArray[np.int64], first_row: int) -> RowBatch:
+        """The same with the rows that a vocabulary has given to ids; see `IdRows.settled`."""
+        ids = self.ids.settled(slots_n, first_row)
+        return self._with(self.table, self.batch, ids, self.counts_B, self.weights_n)
 
     @property
-    def rows_M(self) -> Tensor:
-        """int64: the rows to gather, ids in order, the k rows of one id together."""
-        return tensor_of(self.ids.rows_nK.reshape(-1))
+    def rows(self) -> list[Tensor]:
+        """int64 [M] for each matrix of the table that ids ask rows of."""
+        return stored_rows(self.table, tensor_of(self.ids.rows_M))
 
     @property
     def outputs(self) -> int:
         """Vectors that are answered: examples if pooled, else ids."""
         return len(self.batch.ids) if self.table.pooling == "none" else self.batch.examples
 
-    def compose(self, rows_MD: Tensor) -> Tensor:
-        """Gathered rows → answers [outputs, D]."""
-        weights_M = self._weights(rows_MD.device)
-        if self.offsets is None:
-            return rows_MD if weights_M is None else rows_MD * weights_M[:, None]
-        return embedding_bag(
-            torch.arange(len(rows_MD), device=rows_MD.device),
-            rows_MD,
-            tensor_of(self.offsets).to(rows_MD.device),
-            mode="sum",
-            per_sample_weights=weights_M,
-            include_last_offset=True,
-        )
+    def compose(self, stored: Sequence[Tensor], projection_RD: Tensor | None) -> Tensor:
+        """Gathered rows of each matrix → answers [outputs, D]."""
+        vectors = finish(self.table, self.inner(combine(self.table, stored)), projection_RD)
+        return vectors if self.outer is None else self.outer(vectors)
 
-    def pull(self, gradients_BD: Tensor) -> Tensor:
-        """Gradients of the answers → gradients of the gathered rows [M, D]: the adjoint of `compose`.
+    def pull(
+        self, gradients_BD: Tensor, stored: Sequence[Tensor], projection_RD: Tensor | None
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Gradients of the answers → of the rows of each matrix, and of the projection if there is one.
 
-        It is what autograd gives (a test compares them), without the rows, which a linear map's gradient doesn't need.
+        `stored` are those rows as they are; none are needed where `needs_rows` says so.
         """
-        weights_M = self._weights(gradients_BD.device)
-        if self.offsets is not None:
-            counts = tensor_of(self.offsets).to(gradients_BD.device).diff()
-            gradients_BD = gradients_BD.repeat_interleave(counts, dim=0)
-        return gradients_BD if weights_M is None else gradients_BD * weights_M[:, None]
-
-    def _weights(self, device: torch.device) -> Tensor | None:
-        return None if self.coefficients_M is None else tensor_of(self.coefficients_M).to(device)
+        gradients = gradients_BD if self.outer is None else self.outer.pull(gradients_BD)
+        if not needs_rows(self.table):
+            return spread(self.table, self.inner.pull(finish(self.table, gradients, None))), None
+        sums = self.inner(combine(self.table, stored))
+        if projection_RD is None:
+            (of_sums,) = _through(lambda rows: finish(self.table, rows, None), [sums], gradients)
+            of_projection = None
+        else:
+            of_sums, of_projection = _through(
+                lambda rows, shared: finish(self.table, rows, shared), [sums, projection_RD], gradients
+            )
+        return _through(lambda *rows: combine(self.table, rows), stored, self.inner.pull(of_sums)), of_projection
 
     def provenance_N(self, trained_M: NDArray[np.bool_]) -> NDArray[np.uint8]:
-        """Where each id's vector comes from, given which of the gathered rows an update has reached."""
-        trained_n = trained_M.reshape(self.ids.rows_nK.shape).any(axis=1)
-        known = Provenance.OWN_ROW if self.ids.own else Provenance.FALLBACK
-        kinds_n = np.where(trained_n, known, Provenance.UNTRAINED).astype(np.uint8)
+        """Where each id's vector comes from, given which of its rows an update has reached."""
+        known = np.where(self.ids.own, Provenance.OWN_ROW, Provenance.FALLBACK)
+        trained_n = self._of_each_id(np.maximum, trained_M.astype(np.uint8))
+        kinds_n = np.where(trained_n > 0, known, Provenance.UNTRAINED).astype(np.uint8)
+        return self._with_padding(kinds_n, Provenance.PADDING)
+
+    def least_N(self, counts_M: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Of each id, the least of its rows' counts; 0 for padding."""
+        return self._with_padding(self._of_each_id(np.minimum, counts_M), 0)
+
+    def _of_each_id(self, reduce: np.ufunc, of_rows_M: NDArray[Any]) -> NDArray[Any]:
+        count = self.ids.rows_per_id
+        if isinstance(count, int):
+            return np.asarray(reduce.reduce(of_rows_M.reshape(-1, count), axis=1))
+        starts_n = np.concatenate([[0], np.cumsum(count)[:-1]])
+        return np.asarray(reduce.reduceat(of_rows_M, starts_n)) if len(count) else of_rows_M
+
+    def _with_padding(self, items_n: NDArray[Any], padding: int) -> NDArray[Any]:
         if self.ids.kept_N is None:
-            return kinds_n
-        kinds_N = np.full(len(self.batch.ids), Provenance.PADDING, np.uint8)
-        kinds_N[self.ids.kept_N] = kinds_n
-        return kinds_N
+            return items_n
+        items_N = np.full(len(self.batch.ids), padding, items_n.dtype)
+        items_N[self.ids.kept_N] = items_n
+        return items_N
 
 
-def tensor_of(array: NDArray[Any]) -> Tensor:
-    """The same numbers as a tensor; without a copy, unless the array is a view of bytes that can't be written."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+def _through(function: Callable[..., Tensor], inputs: Sequence[Tensor], gradients: Tensor) -> list[Tensor]:
+    """Gradients of a function's inputs, by autograd."""
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+    with torch.enable_grad():
+        outputs = function(*leaves)
+    return list(torch.autograd.grad(outputs, leaves, gradients))
 
 
 def _ids_per_output(table: TableSpec, batch: FeatureBatch, kept_N: NDArray[np.bool_] | None) -> NDArray[np.int64]:
@@ -121,17 +211,35 @@ def _ids_per_output(table: TableSpec, batch: FeatureBatch, kept_N: NDArray[np.bo
     return np.bincount(example_N[kept_N], minlength=batch.examples)
 
 
-def _coefficients(
-    table: TableSpec, batch: FeatureBatch, ids: IdRows, counts_B: NDArray[np.int64]
+def _rows_per_output(counts_B: NDArray[np.int64], rows_per_id: int | NDArray[np.int64]) -> NDArray[np.int64]:
+    """int64 [outputs]: rows that each output sums."""
+    if isinstance(rows_per_id, int):
+        return counts_B * rows_per_id
+    ends_n = np.concatenate([[0], np.cumsum(rows_per_id)])
+    rows_B: NDArray[np.int64] = np.diff(ends_n[np.concatenate([[0], np.cumsum(counts_B)])])
+    return rows_B
+
+
+def _weights(
+    table: TableSpec, batch: FeatureBatch, kept_N: NDArray[np.bool_] | None, counts_B: NDArray[np.int64]
 ) -> NDArray[np.float32] | None:
-    """float32 [M]: sign × weight ÷ what a mean divides by; None: all 1."""
-    weights_n = batch.weights if batch.weights is None or ids.kept_N is None else batch.weights[ids.kept_N]
+    """float32 [n]: weight of each id ÷ what a mean divides by; None: all 1."""
+    weights_n = batch.weights if batch.weights is None or kept_N is None else batch.weights[kept_N]
     if table.pooling == "mean" and (weights_n is not None or bool((counts_B > 1).any())):
-        weights_n = _shares(batch.feature, weights_n, counts_B)
+        return _shares(batch.feature, weights_n, counts_B)
+    return weights_n
+
+
+def _coefficients(weights_n: NDArray[np.float32] | None, ids: IdRows) -> NDArray[np.float32] | None:
+    """float32 [M]: sign × weight; None: all 1."""
     if weights_n is None:
-        return None if ids.signs_nK is None else ids.signs_nK.reshape(-1)
-    signs_nK = np.float32(1) if ids.signs_nK is None else ids.signs_nK
-    return np.ascontiguousarray(np.broadcast_to(weights_n[:, None] * signs_nK, ids.rows_nK.shape)).reshape(-1)
+        return ids.signs_M
+    weights_M = (
+        weights_n
+        if isinstance(ids.rows_per_id, int) and ids.rows_per_id == 1
+        else np.repeat(weights_n, ids.rows_per_id)
+    )
+    return weights_M if ids.signs_M is None else weights_M * ids.signs_M
 
 
 def _shares(feature: str, weights_n: NDArray[np.float32] | None, counts_B: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -6,15 +6,17 @@ hashed to 64 bits by xxh64 and then mixed like any int64. `tests/test_ids.py` pi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
-from embershard.config import HashedIds, TableSpec
+from embershard.config import DirectIds, HashedIds, TableSpec, VocabularyIds
 from embershard.errors import InvalidInput
+from embershard.id_list import read_id_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,35 +29,89 @@ _MASK = 2**64 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class IdRows:
-    """The rows of a batch's ids, padding ids left out; n ids are left."""
+class Keys:
+    """Ids as a vocabulary knows them."""
 
-    rows_nK: NDArray[np.int64]
-    """The K rows of every id, 0 ≤ row < the table's rows."""
-    signs_nK: NDArray[np.float32] | None
+    keys_n: NDArray[np.int64]
+    """int64 [n]: the integer itself, or the hash of the string,"""
+    names: Sequence[str] | None
+    """of which these are the strings: hashes alone could mix up two of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class IdRows:
+    """The rows of a batch's ids, padding ids left out; n ids are left, with M rows."""
+
+    rows_M: NDArray[np.int64]
+    """The rows of every id, ids in order, those of one id together; 0 ≤ row < the table's rows."""
+    signs_M: NDArray[np.float32] | None
     """1 or -1 for each row; None: all 1."""
+    rows_per_id: int | NDArray[np.int64]
+    """How many rows an id has, or int64 [n]."""
+    own: bool | NDArray[np.bool_]
+    """Whether no other id has these rows, or bool [n]."""
     kept_N: NDArray[np.bool_] | None
     """False where the batch has the padding id; None: nowhere."""
-    own: bool
-    """Whether no other id has these rows."""
+    keys: Keys | None = None
+    """Where a vocabulary may still give ids a row of their own."""
+
+    def settled(self, slots_n: NDArray[np.int64], first_row: int) -> IdRows:
+        """The same where ids with a slot (0 or more) have the row `first_row` + slot in place of their k rows."""
+        own_n = slots_n >= 0
+        if own_n.all():
+            return replace(self, rows_M=slots_n + first_row, signs_M=None, rows_per_id=1, own=True, keys=None)
+        if not own_n.any():
+            return replace(self, keys=None)
+        shape = len(slots_n), -1
+        rows_nK = self.rows_M.reshape(shape).copy()
+        rows_nK[own_n, 0] = slots_n[own_n] + first_row
+        used_nK = ~own_n[:, None] | (np.arange(rows_nK.shape[1]) == 0)
+        signs_M = None
+        if self.signs_M is not None:
+            signs_nK = self.signs_M.reshape(shape).copy()
+            signs_nK[own_n, 0] = 1
+            signs_M = signs_nK[used_nK]
+        return replace(
+            self, rows_M=rows_nK[used_nK], signs_M=signs_M, rows_per_id=used_nK.sum(axis=1), own=own_n, keys=None
+        )
 
 
 def rows_of(table: TableSpec, seed: int, batch: FeatureBatch) -> IdRows:
     """Maps the ids of a batch to rows of its table; `seed` is the collection's.
 
+    Of a vocabulary these are the rows that an id has as long as it owns none.
+
     Raises:
         InvalidInput: an id out of range, or strings where the table takes only integers.
     """
     kept_N = _kept(table.ids.padding, batch.ids)
-    if isinstance(table.ids, HashedIds):
-        hashed_N = _as_uint64(table, seed, batch.ids)
-        rows_NK, signs_NK = _hash(table.ids, table.rows, table_seed(table.name, seed), hashed_N)
-    else:
-        rows_NK, signs_NK = _direct(table, batch, kept_N)[:, None], None
+    if isinstance(table.ids, DirectIds):
+        rows_N = _direct(table, table.ids, batch, kept_N)
+        return IdRows(
+            rows_M=rows_N if kept_N is None else rows_N[kept_N], signs_M=None, rows_per_id=1, own=True, kept_N=kept_N
+        )
+    hashed_n = _as_uint64(table, seed, batch.ids)
+    names = None if isinstance(batch.ids, np.ndarray) else batch.ids
     if kept_N is not None:
-        rows_NK = rows_NK[kept_N]
-        signs_NK = None if signs_NK is None else signs_NK[kept_N]
-    return IdRows(rows_nK=rows_NK, signs_nK=signs_NK, kept_N=kept_N, own=not isinstance(table.ids, HashedIds))
+        hashed_n = hashed_n[kept_N]
+        names = None if names is None else tuple(itertools.compress(names, kept_N))
+    return hashed_rows(table, seed, Keys(keys_n=hashed_n.view(np.int64), names=names), kept_N)
+
+
+def hashed_rows(table: TableSpec, seed: int, keys: Keys, kept_N: NDArray[np.bool_] | None = None) -> IdRows:
+    """The k rows of ids that own none, of a table of hashed or vocabulary ids."""
+    assert not isinstance(table.ids, DirectIds)
+    vocabulary = isinstance(table.ids, VocabularyIds)
+    buckets = table.ids.fallback_rows if isinstance(table.ids, VocabularyIds) else table.rows
+    rows_nK, signs_nK = _hash(table.ids, buckets, table_seed(table.name, seed), keys.keys_n.view(np.uint64))
+    return IdRows(
+        rows_M=rows_nK.reshape(-1),
+        signs_M=None if signs_nK is None else signs_nK.reshape(-1),
+        rows_per_id=table.ids.hashes,
+        own=False,
+        kept_N=kept_N,
+        keys=keys if vocabulary else None,
+    )
 
 
 def table_seed(table: str, seed: int) -> int:
@@ -77,13 +133,12 @@ def _kept(padding: int | str | None, ids: NDArray[np.int64] | Sequence[str]) -> 
     return None if kept.all() else kept
 
 
-def _direct(table: TableSpec, batch: FeatureBatch, kept_N: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+def _direct(
+    table: TableSpec, kind: DirectIds, batch: FeatureBatch, kept_N: NDArray[np.bool_] | None
+) -> NDArray[np.int64]:
     ids_N = batch.ids
     if not isinstance(ids_N, np.ndarray):
-        raise InvalidInput(
-            f"feature {batch.feature!r}: table {table.name!r} takes integer ids (its ids are direct), not strings; "
-            "a table of hashed ids takes both"
-        )
+        return _named(table, kind, batch.feature, ids_N)
     # As unsigned numbers, negative ids are the largest, so that one comparison finds both kinds of bad id.
     bad_N = ids_N.view(np.uint64) >= np.uint64(table.rows)
     if kept_N is not None:
@@ -97,6 +152,22 @@ def _direct(table: TableSpec, batch: FeatureBatch, kept_N: NDArray[np.bool_] | N
     return ids_N
 
 
+def _named(table: TableSpec, kind: DirectIds, feature: str, names: Sequence[str]) -> NDArray[np.int64]:
+    if kind.names is None:
+        raise InvalidInput(
+            f"feature {feature!r}: table {table.name!r} takes integer ids (its ids are direct), not strings; "
+            "a table of hashed or vocabulary ids takes both, and one of direct ids does with a list of names"
+        )
+    rows = read_id_list(kind.names).rows
+    try:
+        return np.array([rows[name] for name in names], np.int64)
+    except KeyError as error:
+        at = names.index(error.args[0])
+        raise InvalidInput(
+            f"feature {feature!r}: ids[{at}] = {names[at]!r} isn't in the list of ids of table {table.name!r}"
+        ) from error
+
+
 def _as_uint64(table: TableSpec, seed: int, ids: NDArray[np.int64] | Sequence[str]) -> NDArray[np.uint64]:
     if isinstance(ids, np.ndarray):
         return ids.view(np.uint64)
@@ -106,7 +177,7 @@ def _as_uint64(table: TableSpec, seed: int, ids: NDArray[np.int64] | Sequence[st
 
 
 def _hash(
-    kind: HashedIds, rows: int, salt: int, ids_N: NDArray[np.uint64]
+    kind: HashedIds | VocabularyIds, rows: int, salt: int, ids_N: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32] | None]:
     """The k buckets of every id, and their signs if the table has signs."""
     seeds_K = mix64(np.array([(salt + _GOLDEN * (k + 1)) & _MASK for k in range(kind.hashes)], np.uint64))

@@ -104,10 +104,10 @@ class FeatureBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FeatureUpdate:
-    """One feature's share of an update: gradients or values, never both.
+    """One feature's share of an update: gradients, values or parents, one of them.
 
     Raises:
-        InvalidInput: neither or both given, or numbers that are not finite.
+        InvalidInput: none or several given, numbers that are not finite, or parents that aren't one bag an id.
     """
 
     batch: FeatureBatch
@@ -116,13 +116,24 @@ class FeatureUpdate:
     """float32 [N or B, D], the shape that a lookup of the same batch answers."""
     values: NDArray[np.float32] | None = None
     """float32 [N, D]: overwrite the rows of these ids."""
+    parents: FeatureBatch | None = None
+    """N bags of ids: start the row of each id anew, as the mean of its parents' rows."""
 
     def __post_init__(self) -> None:
-        if (self.gradients is None) == (self.values is None):
-            raise InvalidInput(f"feature {self.batch.feature!r}: give gradients or values, one of the two")
+        where = f"feature {self.batch.feature!r}"
+        if sum(change is not None for change in (self.gradients, self.values, self.parents)) != 1:
+            raise InvalidInput(f"{where}: give gradients, values or parents, one of the three")
         for name in ("gradients", "values"):
             if (given := getattr(self, name)) is not None:
-                check_finite(given, f"feature {self.batch.feature!r}: {name}")
+                check_finite(given, f"{where}: {name}")
+        if self.parents is not None:
+            self._check_parents(where, self.parents)
+
+    def _check_parents(self, where: str, parents: FeatureBatch) -> None:
+        if parents.examples != len(self.batch.ids):
+            raise InvalidInput(f"{where}: {parents.examples:,} bags of parents for {len(self.batch.ids):,} ids")
+        if parents.lengths is not None and parents.lengths.size and parents.lengths.min() == 0:
+            raise InvalidInput(f"{where}: ids[{int(np.argmin(parents.lengths))}] has no parents; give it one at least")
 
 
 class Rows(dict[str, "NDArray[np.floating[Any]]"]):
@@ -135,6 +146,10 @@ class Rows(dict[str, "NDArray[np.floating[Any]]"]):
     """The updates up to and including this one were seen, and no other."""
     provenance: dict[str, NDArray[np.uint8]]
     """{feature: uint8 [N]}, see `Provenance`; empty unless asked for."""
+    updates: dict[str, NDArray[np.int32]]
+    """{feature: int32 [N]}: updates that have moved the rows of an id, the one that was moved least; likewise."""
+    sightings: dict[str, NDArray[np.int32]]
+    """{feature: int32 [N]}: how often updates have named ids with these rows, the one that was named least; likewise."""
 
     def __init__(
         self,
@@ -142,10 +157,13 @@ class Rows(dict[str, "NDArray[np.floating[Any]]"]):
         *,
         version: int,
         provenance: Mapping[str, NDArray[np.uint8]] | None = None,
+        updates: Mapping[str, NDArray[np.int32]] | None = None,
+        sightings: Mapping[str, NDArray[np.int32]] | None = None,
     ) -> None:
         super().__init__(vectors)
         self.version = version
         self.provenance = dict(provenance or {})
+        self.updates, self.sightings = dict(updates or {}), dict(sightings or {})
 
     def __repr__(self) -> str:
         return f"Rows({super().__repr__()}, version={self.version})"
@@ -156,22 +174,26 @@ def updates_of(
     *,
     gradients: Mapping[str, object] | None = None,
     values: Mapping[str, object] | None = None,
+    parents: Mapping[str, object] | None = None,
 ) -> list[FeatureUpdate]:
-    """Pairs `{feature: ids}` with `{feature: gradients}` or `{feature: values}`, every feature once."""
-    changes = {"gradients": gradients, "values": values}
+    """Pairs `{feature: ids}` with {feature: gradients}, {feature: values} or {feature: parents}, every feature once."""
+    changes = {"gradients": gradients, "values": values, "parents": parents}
     for what, mapping in (("ids", ids), *changes.items()):
         check_mapping(mapping if mapping is not None else {}, what)
     given = {feature for change in changes.values() for feature in change or ()}
     if unpaired := given.symmetric_difference(ids):
         raise InvalidInput(f"ids and changes must name the same features; only one side has {sorted(unpaired)}")
+
+    def floats(name: str, feature: str) -> NDArray[np.float32] | None:
+        given = (changes[name] or {}).get(feature)
+        return None if given is None else _floats(f"feature {feature!r}: {name}", given, 2)
+
     return [
         FeatureUpdate(
             batch=FeatureBatch.of(feature, of_feature),
-            **{
-                name: _floats(f"feature {feature!r}: {name}", change[feature], 2)
-                for name, change in changes.items()
-                if change is not None and feature in change
-            },
+            gradients=floats("gradients", feature),
+            values=floats("values", feature),
+            parents=FeatureBatch.of(feature, parents[feature]) if parents and feature in parents else None,
         )
         for feature, of_feature in ids.items()
     ]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from embershard.config import Config
+from embershard.engine.growth import Fill
 from embershard.types import FeatureBatch, FeatureUpdate
 from support.ranks import Ranks
 from support.subject import Subject, local
@@ -28,14 +29,27 @@ class Implementation:
         else:
             self._subject = local(config)
 
-    def lookup(self, batches: Sequence[Sequence[FeatureBatch]]) -> list[list[Array]]:
-        return self._each("lookup", [[of_rank] for of_rank in batches])
+    def lookup(self, batches: Sequence[Sequence[FeatureBatch]], now_s: int | None = None) -> list[list[Array]]:
+        return self._each("lookup", [[of_rank, now_s] for of_rank in batches])
 
     def provenance(self, batches: Sequence[Sequence[FeatureBatch]]) -> list[list[Array]]:
         return self._each("provenance", [[of_rank] for of_rank in batches])
 
-    def update(self, updates: Sequence[Sequence[FeatureUpdate]]) -> None:
-        self._each("update", [[of_rank] for of_rank in updates])
+    def counts(self, batches: Sequence[Sequence[FeatureBatch]]) -> list[list[tuple[Array, Array]]]:
+        return self._each("counts", [[of_rank] for of_rank in batches])
+
+    def update(self, updates: Sequence[Sequence[FeatureUpdate]], now_s: int | None = None) -> None:
+        self._each("update", [[of_rank, now_s] for of_rank in updates])
+
+    def grow(self, table: str, rows: int, fill: Fill) -> None:
+        self._each("grow", [[table, rows, fill]] * self.size)
+
+    def freeze(self, batch: FeatureBatch, *, frozen: bool = True) -> None:
+        self._each("freeze", [[batch, frozen]] * self.size)
+
+    def vocabularies(self) -> list[dict[str, dict[str, Any]]]:
+        """Of every rank."""
+        return self._each("vocabularies", [[]] * self.size)
 
     def state(self) -> dict[str, Array]:
         return dict(self._each("state", [[]] * self.size)[0])

@@ -1,4 +1,8 @@
-"""The oracle: every table a dense float64 matrix, every rule written as a loop. Slow, and plainly right."""
+"""The oracle: every matrix dense and of float64, every rule written as a loop. Slow, and plainly right.
+
+Gradients are autograd's, through the loops. Which ids own a row is told by the real vocabulary, which has an oracle of
+its own (`test_vocabulary`); what becomes of their rows is worked out here.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from embershard.config import Config, TableSpec
+from embershard.config import Config, QuotientRemainder, TableSpec, VocabularyIds
 from embershard.engine.initial import fill_initial
-from embershard.ids import rows_of
+from embershard.factor import Matrix, all_matrices, matrices_of
+from embershard.ids import Keys, hashed_rows, rows_of
 from embershard.types import FeatureBatch, FeatureUpdate
+from embershard.vocabulary import Sightings, Vocabulary
 
+Array = np.ndarray[Any, Any]
 Terms = list[tuple[int, float]]
-"""One output as a sum: (row, coefficient) for each of its terms."""
+"""The rows of one id, each with its sign."""
 
 
 class Reference:
@@ -23,73 +31,156 @@ class Reference:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.tables = {feature: table for table in config.tables for feature in table.features}
-        self.weight = {table.name: self._start(table) for table in config.tables}
+        self.matrices = {matrix.name: matrix for matrix in all_matrices(config)}
+        self.weights = {name: self._start(matrix) for name, matrix in self.matrices.items()}
         self.state = {
-            table.name: np.zeros((table.rows, 1 if config.optimizer_of(table).kind == "rowwise_adagrad" else table.dim))
-            for table in config.tables
+            name: _zeros(matrix.rows, 1 if self._optimizer(matrix).kind == "rowwise_adagrad" else matrix.dim)
+            for name, matrix in self.matrices.items()
+        }
+        self.vocabularies = {
+            table.name: Vocabulary(table) for table in config.tables if isinstance(table.ids, VocabularyIds)
         }
 
-    def _start(self, table: TableSpec) -> np.ndarray[Any, Any]:
-        rows = torch.empty(table.rows, table.dim)
-        fill_initial(rows, table, self.config.collection.seed, 0)
-        return rows.to(getattr(torch, table.dtype)).double().numpy()
+    @property
+    def weight(self) -> dict[str, Array]:
+        """The rows of each matrix."""
+        return {name: weight.numpy() for name, weight in self.weights.items()}
 
-    def lookup(self, batches: Sequence[FeatureBatch]) -> list[np.ndarray[Any, Any]]:
-        answers = []
-        for batch in batches:
-            table = self.tables[batch.feature]
-            outputs = self._outputs(batch)
-            answer = np.zeros((len(outputs), table.dim))
-            for output, terms in enumerate(outputs):
-                for row, coefficient in terms:
-                    answer[output] += coefficient * self.weight[table.name][row]
-            answers.append(answer)
-        return answers
+    def size(self, feature: str) -> Array:
+        """Numbers as large as those of the feature's answers are, signs and pooling aside."""
+        table = self.tables[feature]
+        if table.normalise != "none":
+            return np.ones(1)
+        largest = [
+            weight.abs().max().item() for name, weight in self.weights.items() if self.matrices[name].table is table
+        ]
+        return np.array([np.prod(largest)])
 
-    def update(self, ranks: Sequence[Sequence[FeatureUpdate]]) -> None:
-        sums: dict[str, dict[int, np.ndarray[Any, Any]]] = {}
+    def sight(self, batches: Sequence[FeatureBatch], now_s: int = 0) -> None:
+        """Lookups count as sightings where the configuration says so."""
+        for name, vocabulary in self.vocabularies.items():
+            if vocabulary.counts_lookups:
+                named = [batch for batch in batches if self.tables[batch.feature].name == name]
+                keys = [rows_of(self.config.table(name), self.config.collection.seed, batch).keys for batch in named]
+                if named:
+                    vocabulary.step(Sightings.merged([Sightings.of(key) for key in keys if key]), now_s, admit=False)
+
+    def _start(self, matrix: Matrix) -> Tensor:
+        rows = torch.empty(matrix.rows, matrix.dim)
+        fill_initial(rows, matrix, self.config.collection.seed, 0)
+        return rows.to(getattr(torch, matrix.dtype)).double()
+
+    def _optimizer(self, matrix: Matrix) -> Any:
+        return self.config.optimizer_of(matrix.table)
+
+    def lookup(self, batches: Sequence[FeatureBatch]) -> list[Array]:
+        return [self._answer(batch, self.weights).numpy() for batch in batches]
+
+    def update(self, ranks: Sequence[Sequence[FeatureUpdate]], now_s: int = 0) -> None:
+        self._admit([update for updates in ranks for update in updates], now_s)
+        weights = {name: weight.clone().requires_grad_() for name, weight in self.weights.items()}
+        loss = _zeros()
         for update in (update for updates in ranks for update in updates if update.gradients is not None):
-            table = self.tables[update.batch.feature]
-            for terms, gradient in zip(self._outputs(update.batch), update.gradients, strict=True):
-                for row, coefficient in terms:
-                    of_table = sums.setdefault(table.name, {})
-                    of_table[row] = of_table.get(row, 0) + coefficient * gradient.astype(np.float64)
-        for name, of_table in sums.items():
-            for row, gradient in of_table.items():
-                self._step(name, row, gradient)
+            if not self.tables[update.batch.feature].frozen:
+                loss = loss + (self._answer(update.batch, weights) * torch.from_numpy(update.gradients).double()).sum()
+        if loss.requires_grad:
+            gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+            for name, gradient in zip(weights, gradients, strict=True):
+                if gradient is not None:
+                    self._step(name, gradient)
         for update in (update for updates in ranks for update in updates if update.values is not None):
-            for row, values in zip(update.batch.ids, update.values, strict=True):
-                self.weight[self.tables[update.batch.feature].name][row] = values
+            table = self.tables[update.batch.feature]
+            for at, values in enumerate(update.values):
+                ((row, _),) = self._terms(table, update.batch, at) or []
+                self.weights[table.name][row] = torch.from_numpy(values).double()
 
-    def _step(self, name: str, row: int, gradient: np.ndarray[Any, Any]) -> None:
-        spec = self.config.optimizer_of(next(table for table in self.config.tables if table.name == name))
+    def _admit(self, updates: Sequence[FeatureUpdate], now_s: int) -> None:
+        for name, vocabulary in self.vocabularies.items():
+            table, seed = self.config.table(name), self.config.collection.seed
+            named = [update for update in updates if self.tables[update.batch.feature].name == name]
+            if table.frozen or not named:
+                continue
+            keys = [(rows_of(table, seed, update.batch).keys, update.gradients is None) for update in named]
+            seen = [Sightings.of(key, demanded=demanded) for key, demanded in keys if key is not None]
+            step = vocabulary.step(Sightings.merged(seen), now_s, admit=True)
+            if isinstance(table.factor, QuotientRemainder):
+                continue
+            for slot in step.emptied:
+                self.weights[name][table.ids.fallback_rows + slot] = 0
+                self.state[name][table.ids.fallback_rows + slot] = 0
+            fallback = hashed_rows(table, seed, Keys(keys_n=step.admitted.keys_u, names=None))
+            for number, slot in enumerate(step.slots):
+                start = _zeros(self.matrices[name].dim)
+                for k in range(table.hashes):
+                    at = number * table.hashes + k
+                    sign = 1.0 if fallback.signs_M is None else float(fallback.signs_M[at])
+                    start = start + sign * self.weights[name][fallback.rows_M[at]]
+                self.weights[name][table.ids.fallback_rows + slot] = start
+                self.state[name][table.ids.fallback_rows + slot] = 0
+
+    def _step(self, name: str, gradient: Tensor) -> None:
+        spec = self._optimizer(self.matrices[name])
         if spec.kind == "sgd":
-            self.weight[name][row] -= spec.learning_rate * gradient
+            self.weights[name] -= spec.learning_rate * gradient
             return
-        square = gradient**2 if spec.kind == "adagrad" else np.mean(gradient**2)
-        self.state[name][row] += square
-        self.weight[name][row] -= spec.learning_rate * gradient / (np.sqrt(self.state[name][row]) + spec.eps)
+        square = gradient**2 if spec.kind == "adagrad" else (gradient**2).mean(dim=1, keepdim=True)
+        self.state[name] = self.state[name] + square
+        self.weights[name] -= spec.learning_rate * gradient / (self.state[name].sqrt() + spec.eps)
 
-    def _outputs(self, batch: FeatureBatch) -> list[Terms]:
+    def _answer(self, batch: FeatureBatch, weights: dict[str, Tensor]) -> Tensor:
         table = self.tables[batch.feature]
-        per_id = [self._terms(table, batch, at) for at in range(len(batch.ids))]
+        zeros = _zeros(table.dim)
+        per_id = [self._vector(table, self._terms(table, batch, at), weights) for at in range(len(batch.ids))]
         if table.pooling == "none":
-            return [terms or [] for terms in per_id]
+            return torch.stack([zeros if vector is None else vector for vector in per_id] or [zeros])[: len(per_id)]
         lengths = np.ones(len(batch.ids), int) if batch.lengths is None else batch.lengths
-        weights = np.ones(len(batch.ids)) if batch.weights is None else batch.weights.astype(np.float64)
-        outputs, at = [], 0
+        importance = np.ones(len(batch.ids)) if batch.weights is None else batch.weights.astype(np.float64)
+        answers, at = [], 0
         for length in lengths:
-            bag = [(per_id[i], weights[i]) for i in range(at, at + length) if per_id[i] is not None]
+            bag = [(per_id[i], importance[i]) for i in range(at, at + length) if per_id[i] is not None]
             at += length
             total = sum(weight for _, weight in bag) if table.pooling == "mean" else 1.0
-            outputs.append([(row, sign * weight / total) for terms, weight in bag if total for row, sign in terms])
-        return outputs
+            answers.append(sum((weight / total * vector for vector, weight in bag if total), zeros))
+        return torch.stack(answers or [zeros])[: len(answers)]
 
     def _terms(self, table: TableSpec, batch: FeatureBatch, at: int) -> Terms | None:
         """The rows of one id, or None if it is the padding id."""
         if batch.ids[at] == table.ids.padding:
             return None
-        one = FeatureBatch(feature=batch.feature, ids=batch.ids[at : at + 1])
-        mapped = rows_of(table, self.config.collection.seed, one)
-        signs = np.ones_like(mapped.rows_nK) if mapped.signs_nK is None else mapped.signs_nK
-        return [(int(row), float(sign)) for row, sign in zip(mapped.rows_nK[0], signs[0], strict=True)]
+        ids = rows_of(
+            table, self.config.collection.seed, FeatureBatch(feature=batch.feature, ids=batch.ids[at : at + 1])
+        )
+        if ids.keys is not None and (slot := int(self.vocabularies[table.name].find(ids.keys)[0])) >= 0:
+            return [(table.ids.fallback_rows + slot, 1.0)]
+        signs = np.ones(len(ids.rows_M)) if ids.signs_M is None else ids.signs_M
+        return [(int(row), float(sign)) for row, sign in zip(ids.rows_M, signs, strict=True)]
+
+    def _vector(self, table: TableSpec, terms: Terms | None, weights: dict[str, Tensor]) -> Tensor | None:
+        if terms is None:
+            return None
+        total = sum(sign * self._row(table, row, weights) for row, sign in terms)
+        if table.factor is not None and table.factor.kind == "low_rank":
+            total = total @ weights[f"{table.name}:projection"]
+        if table.scale == "sqrt_dim":
+            total = total * np.sqrt(table.dim)
+        if table.normalise == "l2":
+            return total / torch.sqrt((total**2).sum() + 1e-12)
+        if table.normalise == "layer":
+            return (total - total.mean()) / torch.sqrt(((total - total.mean()) ** 2).mean() + 1e-5)
+        return total
+
+    def _row(self, table: TableSpec, row: int, weights: dict[str, Tensor]) -> Tensor:
+        if not isinstance(table.factor, QuotientRemainder):
+            return weights[matrices_of(table)[0].name][row]
+        first = weights[f"{table.name}:quotient"][row // table.factor.remainders]
+        second = weights[f"{table.name}:remainder"][row % table.factor.remainders]
+        match table.factor.combine:
+            case "product":
+                return first * second
+            case "sum":
+                return first + second
+        return torch.cat([first, second])
+
+
+def _zeros(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float64)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from embershard.collection import ByTable, Collection
 from embershard.config import Config
+from embershard.engine import freezing, growth
 from embershard.engine.base import Engine
 from embershard.engine.local import LocalEngine
+from embershard.engine.session import Session
 from embershard.engine.world import SoloWorld
 from embershard.store import snapshot
 from embershard.store.manifest import open_snapshot
@@ -23,21 +23,31 @@ class Subject:
     """One rank's engine; every method is joint."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.collection = engine, Collection(engine.config)
+        self.engine, self.session = engine, Session(engine)
 
-    def lookup(self, batches: Sequence[FeatureBatch]) -> list[np.ndarray[Any, Any]]:
-        read = self.collection.read(batches)
-        gathered = self.engine.gather(read.rows, self._active(read.rows))
-        return [vectors.cpu().numpy() for vectors in read.answer(gathered)]
+    def lookup(self, batches: Sequence[FeatureBatch], now_s: int | None = None) -> list[np.ndarray[Any, Any]]:
+        return [vectors.cpu().numpy() for vectors in self.session.lookup(batches, now_s=now_s).vectors]
 
     def provenance(self, batches: Sequence[FeatureBatch]) -> list[np.ndarray[Any, Any]]:
-        read = self.collection.read(batches)
-        return read.provenance(self.engine.trained(read.rows, self._active(read.rows)))
+        return [counts.provenance_N for counts in self.session.lookup(batches, with_counts=True).counts]
 
-    def update(self, updates: Sequence[FeatureUpdate]) -> None:
-        change = self.collection.change(updates)
-        self.engine.apply(change.rows, change.gradients, self._active(change.rows))
-        self.engine.write(change.written, change.values, self._active(change.written))
+    def counts(self, batches: Sequence[FeatureBatch]) -> list[tuple[Any, Any]]:
+        """Updates and sightings of each id."""
+        found = self.session.lookup(batches, with_counts=True).counts
+        return [(counts.updates_N, counts.sightings_N) for counts in found]
+
+    def update(self, updates: Sequence[FeatureUpdate], now_s: int | None = None) -> None:
+        self.session.update(updates, now_s=now_s)
+
+    def grow(self, table: str, rows: int, fill: growth.Fill) -> None:
+        growth.grow(self.engine, growth.Growth(table=table, rows=rows, fill=fill))
+
+    def freeze(self, batch: FeatureBatch, frozen: bool) -> None:
+        freezing.freeze(self.engine, batch, frozen=frozen)
+
+    def vocabularies(self) -> dict[str, dict[str, Any]]:
+        """The whole state of each."""
+        return {name: vocabulary.state() for name, vocabulary in self.engine.vocabularies.items()}
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Every tensor whole, its shards one after the other."""
@@ -50,11 +60,6 @@ class Subject:
 
     def load(self, path: str) -> int:
         return snapshot.load(self.engine, open_snapshot(Path(path)))
-
-    def _active(self, rows: ByTable) -> set[str]:
-        tables = [table.name for table in self.engine.config.tables]
-        sums = self.engine.world.sum(torch.tensor([table in rows for table in tables], dtype=torch.int64))
-        return {table for table, count in zip(tables, sums.tolist(), strict=True) if count}
 
 
 def local(config: Config) -> Subject:

@@ -14,6 +14,8 @@ from embershard.client.wire import (
     Features,
     channel_options,
     checked_target,
+    freeze_request,
+    grow_request,
     lookup_request,
     translated_errors,
     update_request,
@@ -65,11 +67,17 @@ class AsyncClient:
         min_version: int = 0,
         fingerprint: str = "",
         with_provenance: bool = False,
+        with_counts: bool = False,
         timeout_s: float | None = None,
     ) -> Rows:
         """As `Client.lookup`."""
         request = lookup_request(
-            features, dtype=dtype, min_version=min_version, fingerprint=fingerprint, with_provenance=with_provenance
+            features,
+            dtype=dtype,
+            min_version=min_version,
+            fingerprint=fingerprint,
+            with_provenance=with_provenance,
+            with_counts=with_counts,
         )
         return codec.decode_answer(await self._call(self._embedding.Lookup, request, timeout_s), request.dtype)
 
@@ -97,6 +105,18 @@ class AsyncClient:
         request = update_request(features, values=values, fingerprint=fingerprint)
         return int((await self._call(self._embedding.Update, request, timeout_s)).version)
 
+    async def start(
+        self,
+        features: Features,
+        *,
+        parents: Mapping[str, object],
+        fingerprint: str = "",
+        timeout_s: float | None = None,
+    ) -> int:
+        """As `Client.start`."""
+        request = update_request(features, parents=parents, fingerprint=fingerprint)
+        return int((await self._call(self._embedding.Update, request, timeout_s)).version)
+
     async def lookup_stream(
         self, requests: AsyncIterable[Features], *, dtype: str = "float32", timeout_s: float | None = None
     ) -> AsyncIterator[Rows]:
@@ -116,6 +136,26 @@ class AsyncClient:
     async def snapshot(self, *, timeout_s: float = 600.0) -> pb.SnapshotResponse:
         """As `Client.snapshot`."""
         return await self._call(self._admin.Snapshot, pb.SnapshotRequest(), timeout_s)
+
+    async def grow(
+        self,
+        table: str,
+        *,
+        rows: int | None = None,
+        capacity: int | None = None,
+        mean: bool = False,
+        mean_of: Features | None = None,
+        timeout_s: float = 600.0,
+    ) -> pb.GrowResponse:
+        """As `Client.grow`."""
+        request = grow_request(table, rows=rows, capacity=capacity, mean=mean, mean_of=mean_of)
+        return await self._call(self._admin.Grow, request, timeout_s)
+
+    async def freeze(
+        self, features: Features, *, thaw: bool = False, timeout_s: float | None = None
+    ) -> pb.FreezeResponse:
+        """As `Client.freeze`."""
+        return await self._call(self._admin.Freeze, freeze_request(features, thaw=thaw), timeout_s)
 
     async def _call(self, method: Callable[..., Any], request: Any, timeout_s: float | None, **options: Any) -> Any:
         with translated_errors(self.target):

@@ -14,6 +14,8 @@ from embershard.client.wire import (
     Features,
     channel_options,
     checked_target,
+    freeze_request,
+    grow_request,
     lookup_request,
     translated_errors,
     update_request,
@@ -74,15 +76,22 @@ class Client:
         min_version: int = 0,
         fingerprint: str = "",
         with_provenance: bool = False,
+        with_counts: bool = False,
         timeout_s: float | None = None,
     ) -> Rows:
         """The vectors of ids: {feature: [ids, or examples if pooled, dim]} of `dtype` float32 or float16.
 
         `min_version` waits for a version, so that you read your own writes; `fingerprint` refuses another collection;
-        `with_provenance` tells for each id where its vector comes from (`Provenance`).
+        `with_provenance` tells for each id where its vector comes from (`Provenance`), `with_counts` how many updates
+        have moved its rows, and how often updates have named ids with these rows.
         """
         request = lookup_request(
-            features, dtype=dtype, min_version=min_version, fingerprint=fingerprint, with_provenance=with_provenance
+            features,
+            dtype=dtype,
+            min_version=min_version,
+            fingerprint=fingerprint,
+            with_provenance=with_provenance,
+            with_counts=with_counts,
         )
         return codec.decode_answer(self._call(self._embedding.Lookup, request, timeout_s), request.dtype)
 
@@ -109,11 +118,28 @@ class Client:
         fingerprint: str = "",
         timeout_s: float | None = None,
     ) -> int:
-        """Overwrites rows, one [dim] vector an id, in tables of direct ids; returns the version made.
+        """Overwrites the rows that ids own, one [dim] vector an id; returns the version made.
 
-        Of an id that is given twice, the last values stay. Optimizer state isn't touched.
+        An id of a vocabulary is given a row by it. Of an id that is given twice, the last values stay. Optimizer state
+        isn't touched.
         """
         request = update_request(features, values=values, fingerprint=fingerprint)
+        return int(self._call(self._embedding.Update, request, timeout_s).version)
+
+    def start(
+        self,
+        features: Features,
+        *,
+        parents: Mapping[str, object],
+        fingerprint: str = "",
+        timeout_s: float | None = None,
+    ) -> int:
+        """Starts the rows of ids anew, each as the mean of the rows of its parents: ids of the same table.
+
+        `parents` is {feature: ids}, one parent an id, or {feature: (ids, lengths)}. An id of a vocabulary is given a
+        row by it. Optimizer state and counts of the row begin at nothing.
+        """
+        request = update_request(features, parents=parents, fingerprint=fingerprint)
         return int(self._call(self._embedding.Update, request, timeout_s).version)
 
     def lookup_stream(
@@ -138,6 +164,31 @@ class Client:
     def snapshot(self, *, timeout_s: float = 600.0) -> pb.SnapshotResponse:
         """Has the server write a snapshot; returns its version, path on the server, and size."""
         return self._call(self._admin.Snapshot, pb.SnapshotRequest(), timeout_s)
+
+    def grow(
+        self,
+        table: str,
+        *,
+        rows: int | None = None,
+        capacity: int | None = None,
+        mean: bool = False,
+        mean_of: Features | None = None,
+        timeout_s: float = 600.0,
+    ) -> pb.GrowResponse:
+        """Gives a table more rows, or room for more ids of their own; old rows stay bit for bit.
+
+        New rows start seeded, as the `mean` of all old ones, or as that of some ids (`mean_of`, {feature: ids}). Calls
+        wait meanwhile; the answer tells for how long.
+        """
+        request = grow_request(table, rows=rows, capacity=capacity, mean=mean, mean_of=mean_of)
+        return self._call(self._admin.Grow, request, timeout_s)
+
+    def freeze(self, features: Features, *, thaw: bool = False, timeout_s: float | None = None) -> pb.FreezeResponse:
+        """Has the rows of the ids of one feature stay bit for bit as they are, or (`thaw`) lets them move again.
+
+        Gradients have no effect on them, values are refused, and their ids aren't evicted.
+        """
+        return self._call(self._admin.Freeze, freeze_request(features, thaw=thaw), timeout_s)
 
     def _call(self, method: Callable[..., Any], request: Any, timeout_s: float | None, **options: Any) -> Any:
         with translated_errors(self.target):

@@ -72,6 +72,7 @@ def lookup_request(
     min_version: int = 0,
     fingerprint: str = "",
     with_provenance: bool = False,
+    with_counts: bool = False,
 ) -> pb.LookupRequest:
     """Checks what the user gave, and builds the message.
 
@@ -89,6 +90,7 @@ def lookup_request(
             min_version=min_version,
             fingerprint=fingerprint,
             with_provenance=with_provenance,
+            with_counts=with_counts,
         )
     except (TypeError, ValueError) as error:
         raise InvalidInput(
@@ -101,6 +103,7 @@ def update_request(
     *,
     gradients: Mapping[str, object] | None = None,
     values: Mapping[str, object] | None = None,
+    parents: Mapping[str, object] | None = None,
     fingerprint: str = "",
 ) -> pb.UpdateRequest:
     """Checks what the user gave, and builds the message.
@@ -108,8 +111,41 @@ def update_request(
     Raises:
         InvalidInput: before anything is sent.
     """
-    updates = updates_of(features, gradients=gradients, values=values)
+    updates = updates_of(features, gradients=gradients, values=values, parents=parents)
     return pb.UpdateRequest(updates=[codec.encode_update(update) for update in updates], fingerprint=fingerprint)
+
+
+def grow_request(
+    table: str, *, rows: int | None, capacity: int | None, mean: bool, mean_of: Features | None
+) -> pb.GrowRequest:
+    """Checks what the user gave, and builds the message.
+
+    Raises:
+        InvalidInput: before anything is sent.
+    """
+    if (rows is None) == (capacity is None):
+        raise InvalidInput("say how many rows the table is to have, or which capacity: one of the two")
+    size = {"rows": rows} if capacity is None else {"capacity": capacity}
+    if mean_of is not None and len(mean_of) != 1:
+        raise InvalidInput("mean_of is {feature: ids} with one feature of the table")
+    batches = [codec.encode_batch(FeatureBatch.of(feature, ids)) for feature, ids in (mean_of or {}).items()]
+    try:
+        return pb.GrowRequest(table=table, mean=mean, mean_of=batches[0] if batches else None, **size)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{size} can't be sent: {error}") from error
+
+
+def freeze_request(features: Features, *, thaw: bool) -> pb.FreezeRequest:
+    """Checks what the user gave, and builds the message.
+
+    Raises:
+        InvalidInput: before anything is sent.
+    """
+    check_mapping(features, "features")
+    if len(features) != 1:
+        raise InvalidInput("freeze the ids of one feature at a time: {feature: ids}")
+    ((feature, ids),) = features.items()
+    return pb.FreezeRequest(batch=codec.encode_batch(FeatureBatch.of(feature, ids)), thaw=thaw)
 
 
 @contextmanager

@@ -13,20 +13,28 @@ from torch import Tensor
 from torch.nn.functional import pad
 from tqdm import tqdm
 
-from embershard.engine.placement import Group, groups_of
+from embershard.change import last_of_each
+from embershard.config import VocabularyIds
+from embershard.engine.placement import Group, bytes_of_tables, groups_of
 from embershard.engine.shard import Shard
 from embershard.errors import ConfigError
+from embershard.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+    from embershard.compose import RowBatch
     from embershard.config import Config
     from embershard.engine.world import World
+    from embershard.factor import Matrix
 
 
 class Engine(ABC):
     """Holds the rows of a collection, cut row-wise over the ranks of a world.
 
     Every method is *joint*: all ranks call it together, each with the rows that it has a use for, none if it has
-    none. `active` names the tables that any rank has rows of, and is the same on every rank. Row numbers are checked
+    none. `active` names the matrices that any rank has rows of, and is the same on every rank. Row numbers are checked
     by the caller (`collection`): an engine trusts them.
     """
 
@@ -37,20 +45,35 @@ class Engine(ABC):
         self.config = config
         self.world = world
         self.groups: list[Group] = groups_of(config, world.size)
-        _check_memory(self.groups, world)
-        self.shards: dict[str, Shard] = {group.name: self._make_shard(group) for group in self.groups}
+        check_memory(self.groups, world)
+        self.shards: dict[str, Shard] = {group.name: self.make_shard(group) for group in self.groups}
+        self.vocabularies = {
+            table.name: Vocabulary(table) for table in config.tables if isinstance(table.ids, VocabularyIds)
+        }
+        """Which ids own a row: the same on every rank."""
+        self.projections: dict[str, Tensor] = {}
+        """{table: r × dim}: this rank's copies of what all rows of a table share."""
         self.initialise()
 
     def initialise(self) -> None:
-        """Every row as it is before any update."""
+        """Joint: every row as it is before any update."""
         rows = sum(group.block_rows for group in self.groups)
-        # Only rank 0 shows its progress, and only where it takes over two seconds.
-        with tqdm(total=rows, unit="rows", unit_scale=True, delay=2, disable=self.world.rank != 0 or None) as progress:
+        with self.progress(rows) as progress:
             for shard in self.shards.values():
                 shard.initialise(self.config.collection.seed, progress.update)
+        self.refresh(self.matrices)
+
+    def progress(self, rows: int) -> tqdm[NoReturn]:
+        """A progress bar over rows, which only rank 0 shows, and only where it takes over two seconds."""
+        return tqdm(total=rows, unit="rows", unit_scale=True, delay=2, disable=self.world.rank != 0 or None)
+
+    @property
+    def matrices(self) -> dict[str, Matrix]:
+        """The matrices of all tables, {name: matrix}."""
+        return {name: slot.matrix for group in self.groups for name, slot in group.slots.items()}
 
     @abstractmethod
-    def _make_shard(self, group: Group) -> Shard:
+    def make_shard(self, group: Group) -> Shard:
         """Makes this rank's share of a group, its contents not yet defined."""
 
     @abstractmethod
@@ -62,76 +85,118 @@ class Engine(ABC):
         """One optimizer step for all ranks' gradients [M, kernel_dim] together."""
 
     @abstractmethod
-    def _write(self, group: Group, physical_M: Tensor, values_MD: Tensor) -> None:
-        """Overwrites rows; where ranks disagree, the highest rank's values stay."""
+    def _to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Sends each row, and its item if there are any, to the rank that holds it: rows of the shard, and items.
+
+        Those of a lower rank come first.
+        """
 
     @abstractmethod
-    def _trained(self, group: Group, physical_M: Tensor) -> Tensor:
-        """bool [M]."""
+    def _from_owners(self, group: Group, physical_M: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
+        """What the rank that holds a row reads of it, for each row."""
+
+    @abstractmethod
+    def exchange(self, items: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        """Sends `sent[r]` consecutive items to rank r; returns what came, in the order of the ranks."""
 
     def gather(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
-        """The rows of each table, {table: float32 [M, D]}."""
-        gathered: dict[str, Tensor] = {}
-        for group in self._active(active):
-            physical_M, names, counts = group.physical(rows)
-            pieces = self._gather(group, physical_M.to(self.world.device))[:, : group.dim].split(counts)
-            gathered.update(zip(names, pieces, strict=True))
-        return gathered
+        """The rows of each matrix, {matrix: float32 [M, D]}."""
+        return self._each(rows, active, lambda group, physical_M: self._gather(group, physical_M)[:, : group.dim])
+
+    def books(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
+        """What is known of each row, {matrix: int32 [M, 3]}: updates, sightings, and whether it is frozen."""
+        return self._each(
+            rows,
+            active,
+            lambda group, physical_M: self._from_owners(group, physical_M, self.shards[group.name].books),
+        )
 
     def apply(self, rows: Mapping[str, Tensor], gradients: Mapping[str, Tensor], active: Collection[str]) -> None:
-        """One step of each table's optimizer; the gradients [M, D] of one row are summed first, over all ranks."""
+        """One step of each matrix's optimizer; the gradients [M, D] of one row are summed first, over all ranks."""
         for group in self._active(active):
             physical_M, names, _ = group.physical(rows)
             gradients_MD = _stacked(gradients, names, group.kernel_dim)
             self._apply(group, physical_M.to(self.world.device), gradients_MD.to(self.world.device))
+        self.refresh(active)
 
-    def write(self, rows: Mapping[str, Tensor], values: Mapping[str, Tensor], active: Collection[str]) -> None:
-        """Overwrites rows with values [M, D]; a row is named once a rank, and the highest rank that names it wins."""
+    def write(
+        self,
+        rows: Mapping[str, Tensor],
+        values: Mapping[str, Tensor],
+        active: Collection[str],
+        *,
+        anew: bool = False,
+    ) -> None:
+        """Overwrites rows with values [M, D]; a row is named once a rank, and the highest rank that names it wins.
+
+        A row that starts `anew` loses its optimizer state and what was counted of it.
+        """
         for group in self._active(active):
             physical_M, names, _ = group.physical(rows)
-            values_MD = _stacked(values, names, group.kernel_dim)
-            self._write(group, physical_M.to(self.world.device), values_MD.to(self.world.device))
+            values_MD = _stacked(values, names, group.kernel_dim).to(self.world.device)
+            local_M, arrived_MD = self._to_owners(group, physical_M.to(self.world.device), values_MD)
+            assert arrived_MD is not None
+            self.shards[group.name].write(*last_of_each(local_M, arrived_MD), anew=anew)
 
-    def trained(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
-        """Whether an update has reached each row, {table: bool [M]}."""
-        flags: dict[str, Tensor] = {}
+    def freeze(self, rows: Mapping[str, Tensor], active: Collection[str], *, frozen: bool) -> None:
+        """Has rows stay bit for bit as they are, optimizer state too, or no longer."""
         for group in self._active(active):
-            physical_M, names, counts = group.physical(rows)
-            pieces = self._trained(group, physical_M.to(self.world.device)).split(counts)
-            flags.update(zip(names, pieces, strict=True))
-        return flags
+            physical_M, _, _ = group.physical(rows)
+            local_M, _ = self._to_owners(group, physical_M.to(self.world.device), None)
+            self.shards[group.name].freeze(local_M, frozen=frozen)
+
+    def refresh(self, active: Collection[str]) -> None:
+        """Joint: copies what all rows of a table share to every rank, if it may have changed."""
+        shared = {name: matrix for name, matrix in self.matrices.items() if matrix.shared and name in active}
+        if shared:
+            copies = self.gather({name: torch.arange(matrix.rows) for name, matrix in shared.items()}, shared)
+            self.projections |= {matrix.table.name: copies[name] for name, matrix in shared.items()}
+
+    def settle(self, part: RowBatch) -> RowBatch:
+        """The part with the rows that its ids have now."""
+        if part.ids.keys is None:
+            return part
+        vocabulary = self.vocabularies[part.table.name]
+        return part.settled(vocabulary.find(part.ids.keys), vocabulary.first_row)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Live views of this rank's rows: {"user.weight": [n, D], "user.sum": …, "user.trained": [n]}."""
+        """Live views of this rank's rows: {"user.weight": [n, D], "user.sum": …, "user.updates": [n], …}."""
         return {
-            f"{table}.{name}": view
+            f"{matrix}.{name}": view
             for group in self.groups
-            for table in group.slots
-            for name, view in self.shards[group.name].tensors(table).items()
+            for matrix in group.slots
+            for name, view in self.shards[group.name].tensors(matrix).items()
         }
 
     def table_bytes(self) -> dict[str, int]:
         """{table: bytes of rows and optimizer state over all ranks}."""
-        return {
-            table: slot.block * self.world.size * (group.bytes_per_rank // group.block_rows)
-            for group in self.groups
-            for table, slot in group.slots.items()
-        }
+        return bytes_of_tables(self.groups)
 
-    def _active(self, tables: Collection[str]) -> list[Group]:
-        return [group for group in self.groups if any(table in tables for table in group.slots)]
+    def _each(
+        self, rows: Mapping[str, Tensor], active: Collection[str], answer: Callable[[Group, Tensor], Tensor]
+    ) -> dict[str, Tensor]:
+        """What `answer` says of the physical rows of each group, as it belongs to the matrices."""
+        answers: dict[str, Tensor] = {}
+        for group in self._active(active):
+            physical_M, names, counts = group.physical(rows)
+            pieces = answer(group, physical_M.to(self.world.device)).split(counts)
+            answers.update(zip(names, pieces, strict=True))
+        return answers
+
+    def _active(self, matrices: Collection[str]) -> list[Group]:
+        return [group for group in self.groups if any(matrix in matrices for matrix in group.slots)]
 
 
 def _stacked(vectors: Mapping[str, Tensor], names: list[str], dim: int) -> Tensor:
-    """[M, dim]: the vectors of a group's tables one after the other, padded with zeros to `dim`."""
-    pieces = [vectors[table] for table in names]
+    """[M, dim]: the vectors of a group's matrices one after the other, padded with zeros to `dim`."""
+    pieces = [vectors[matrix] for matrix in names]
     if not pieces:
         return torch.empty(0, dim)
     stacked = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     return stacked if stacked.shape[1] == dim else pad(stacked, (0, dim - stacked.shape[1]))
 
 
-def _check_memory(groups: list[Group], world: World) -> None:
+def check_memory(groups: list[Group], world: World) -> None:
     """Joint: refuses tables that can't fit, on every rank and before any has begun to fill its memory."""
     if world.device.type == "cpu":
         free, where = _host_memory() // world.local_size, "of memory for each rank of this host"

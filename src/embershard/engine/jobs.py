@@ -10,12 +10,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from embershard.collection import Change, Read
+from embershard.change import Change
+from embershard.collection import IdCounts, Read
 from embershard.errors import DeadlineExceeded, EmbershardError, Overloaded
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from embershard.config import LimitSpec
@@ -56,8 +55,8 @@ class LookupJob(Job):
     """What to gather."""
     min_version: int = 0
     """Waits for it."""
-    with_provenance: bool = False
-    """Whether to tell where vectors come from."""
+    with_counts: bool = False
+    """Whether to tell what is known of the ids."""
 
     def too_early(self, version: int) -> bool:
         """Whether its time has passed before its version came, which it is then told."""
@@ -79,10 +78,12 @@ class UpdateJob(Job):
 
 @dataclass(kw_only=True, eq=False)
 class ActionJob(Job):
-    """Done with what the action returns."""
+    """Done with what the action returns, and the version then."""
 
     action: str
     """The name of one of the ticker's joint actions."""
+    request: Any = None
+    """What it is told, on every rank."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,8 +92,8 @@ class Answer:
 
     vectors: list[Tensor]
     """float32 [outputs, D] for each feature of the request."""
-    provenance: list[NDArray[np.uint8]]
-    """uint8 [N] for each feature; empty unless asked for."""
+    counts: list[IdCounts]
+    """What is known of the ids of each feature; empty unless asked for."""
     version: int
     """What was read."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from fbgemm_gpu.split_embedding_configs import SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
@@ -28,7 +30,8 @@ class LocalEngine(Engine):
         self._kernels: dict[str, SplitTableBatchedEmbeddingBagsCodegen] = {}
         super().__init__(config, world)
 
-    def _make_shard(self, group: Group) -> Shard:
+    def make_shard(self, group: Group) -> Shard:
+        """As `Engine.make_shard`."""
         on_cpu = self.world.device.type == "cpu"
         placed = (
             (EmbeddingLocation.HOST, ComputeDevice.CPU) if on_cpu else (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
@@ -44,24 +47,23 @@ class LocalEngine(Engine):
         )
         self._kernels[group.name] = kernel
         states = kernel.split_optimizer_states() if group.state_shape is not None else [[None]]
-        return Shard(
-            group=group,
-            rank=self.world.rank,
-            weight=kernel.split_embedding_weights()[0].detach(),
-            state=states[0][0],
-            trained=torch.zeros(group.block_rows, dtype=torch.uint8, device=self.world.device),
-        )
+        return Shard.of(group, self.world.rank, kernel.split_embedding_weights()[0].detach(), states[0][0])
 
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
         return self.shards[group.name].weight.index_select(0, physical_M).float()
 
     def _apply(self, group: Group, physical_M: Tensor, gradients_MD: Tensor) -> None:
-        offsets = torch.arange(len(physical_M) + 1, device=self.world.device)
+        shard, offsets = self.shards[group.name], torch.arange(len(physical_M) + 1, device=self.world.device)
+        kept = shard.hold(physical_M)
         self._kernels[group.name](physical_M, offsets).backward(gradients_MD)
-        self.shards[group.name].moved(physical_M)
+        shard.moved(physical_M, kept)
 
-    def _write(self, group: Group, physical_M: Tensor, values_MD: Tensor) -> None:
-        self.shards[group.name].write(physical_M, values_MD)
+    def _to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return physical_M, items
 
-    def _trained(self, group: Group, physical_M: Tensor) -> Tensor:
-        return self.shards[group.name].trained[physical_M].bool()
+    def _from_owners(self, group: Group, physical_M: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
+        return read(physical_M)
+
+    def exchange(self, items: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        """As `Engine.exchange`."""
+        return items

@@ -1,16 +1,16 @@
 """Where each row lives: the one module that knows row → shard.
 
-Tables that move alike (same dim, dtype and optimizer) are stacked into one *group*, because every gather costs a fixed
-amount a table: 26 small tables in one stack answer in a third of the time. Each table is cut row-wise into blocks of
-ceil(rows / world size) rows, rank r has block r of every table of the stack, one under the other:
+Matrices that move alike (same dim, dtype and optimizer) are stacked into one *group*, because every gather costs a
+fixed amount a matrix: 26 small ones in one stack answer in a third of the time. Each matrix is cut row-wise into blocks
+of ceil(rows / world size) rows, rank r has block r of every matrix of the stack, one under the other:
 
     rank 0                      rank 1
     ┌ user 0 … 49 ┐             ┌ user 50 … 99 ┐
     ├ zip  0 … 3  ┤             ├ zip  4 … 6 · ┤     · a row that no id has
     └ size = block_rows         └ size = block_rows
 
-So all ranks hold equally many rows, no shard is empty, whatever the table sizes, and the stack as a whole is again one
-table cut row-wise: a row's number in the stack is its *physical* row.
+So all ranks hold equally many rows, no shard is empty, whatever the sizes, and the stack as a whole is again one table
+cut row-wise: a row's number in the stack is its *physical* row.
 """
 
 from __future__ import annotations
@@ -22,37 +22,41 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from embershard.config import Config, OptimizerSpec, TableSpec
+from embershard.factor import Matrix, all_matrices
 
+if TYPE_CHECKING:
+    from embershard.config import Config, OptimizerSpec
+
+BOOKKEEPING_BYTES = 9
+"""A row's, beside what is learned: two counts of 32 bits, and whether it is frozen."""
 _KERNEL_DIM = 4
 """FBGEMM's kernels want dims that are multiples of four."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
-    """One table's place in its group."""
+    """One matrix's place in its group."""
 
-    table: TableSpec
-    """The table."""
+    matrix: Matrix
+    """The matrix."""
     block: int
-    """Rows of the table a rank."""
+    """Rows of the matrix a rank."""
     offset: int
-    """Where the table's block begins in every rank's shard."""
+    """Where the matrix's block begins in every rank's shard."""
     block_rows: int
     """Rows of the whole stack a rank."""
 
     def physical(self, rows_M: Tensor) -> Tensor:
-        """Row numbers of the table → row numbers of the stack."""
-        if self.block == self.table.rows:
+        """Row numbers of the matrix → row numbers of the stack."""
+        if self.block == self.matrix.rows:
             return rows_M + self.offset if self.offset else rows_M
         rank_M = torch.div(rows_M, self.block, rounding_mode="floor")
         return rows_M + rank_M * (self.block_rows - self.block) + self.offset
 
     def held(self, rank: int) -> tuple[int, int]:
-        """First and one-past-last row of the table on a rank; equal if it has none."""
-        start = min(rank * self.block, self.table.rows)
-        return start, min(start + self.block, self.table.rows)
+        """First and one-past-last row of the matrix on a rank; equal if it has none."""
+        start = min(rank * self.block, self.matrix.rows)
+        return start, min(start + self.block, self.matrix.rows)
 
     def local(self, rank: int) -> slice:
         """Where those rows are in the rank's shard of the stack."""
@@ -62,12 +66,12 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Tables that are stacked: same dim, dtype and optimizer."""
+    """Matrices that are stacked: same dim, dtype and optimizer."""
 
     name: str
     """Unique in the collection."""
     slots: Mapping[str, Slot]
-    """{table: its place}, in the order of the configuration."""
+    """{matrix: its place}, in the order of the configuration."""
     dim: int
     """What callers see."""
     dtype: torch.dtype
@@ -96,17 +100,22 @@ class Group:
         return shapes[self.optimizer.kind]
 
     @property
-    def bytes_per_rank(self) -> int:
-        """Rows, optimizer state and a byte a row of bookkeeping."""
+    def bytes_per_row(self) -> int:
+        """Of a row and its optimizer state."""
         state = self.state_shape
-        row_bytes = self.kernel_dim * self.dtype.itemsize + 1
-        state_bytes = 0 if state is None else 4 * (1 if len(state) == 1 else state[1])
-        return self.block_rows * (row_bytes + state_bytes)
+        return self.kernel_dim * self.dtype.itemsize + (
+            0 if state is None else 4 * (1 if len(state) == 1 else state[1])
+        )
+
+    @property
+    def bytes_per_rank(self) -> int:
+        """Rows, optimizer state and bookkeeping."""
+        return self.block_rows * (self.bytes_per_row + BOOKKEEPING_BYTES)
 
     def physical(self, rows: Mapping[str, Tensor]) -> tuple[Tensor, list[str], list[int]]:
-        """The physical rows of those tables that are in this group, one table after the other; names and counts."""
-        names = [table for table in self.slots if table in rows]
-        pieces = [self.slots[table].physical(rows[table]) for table in names]
+        """The physical rows of those matrices that are in this group, one after the other; names and counts."""
+        names = [matrix for matrix in self.slots if matrix in rows]
+        pieces = [self.slots[matrix].physical(rows[matrix]) for matrix in names]
         stacked = pieces[0] if len(pieces) == 1 else torch.cat([torch.empty(0, dtype=torch.int64), *pieces])
         return stacked, names, [len(piece) for piece in pieces]
 
@@ -120,27 +129,48 @@ class Group:
 
 
 def groups_of(config: Config, world_size: int) -> list[Group]:
-    """Stacks the tables of a collection for a number of ranks."""
-    alike: dict[tuple[int, str, OptimizerSpec], list[TableSpec]] = {}
-    for table in config.tables:
-        alike.setdefault((table.dim, table.dtype, config.optimizer_of(table)), []).append(table)
+    """Stacks the matrices of a collection for a number of ranks."""
+    alike: dict[tuple[int, str, OptimizerSpec], list[Matrix]] = {}
+    for matrix in all_matrices(config):
+        alike.setdefault((matrix.dim, matrix.dtype, config.optimizer_of(matrix.table)), []).append(matrix)
     return [
-        _stack(f"group{number}", tables, dim, dtype, optimizer, world_size)
-        for number, ((dim, dtype, optimizer), tables) in enumerate(alike.items())
+        _stack(f"group{number}", matrices, dim, dtype, optimizer, world_size)
+        for number, ((dim, dtype, optimizer), matrices) in enumerate(alike.items())
     ]
 
 
+def bytes_of_tables(groups: Sequence[Group]) -> dict[str, int]:
+    """{table: bytes of rows and optimizer state over all ranks}; rows are padded to the kernels' dims and the ranks."""
+    sizes: dict[str, int] = {}
+    for group in groups:
+        for slot in group.slots.values():
+            table = slot.matrix.table.name
+            sizes[table] = sizes.get(table, 0) + slot.block * group.world_size * group.bytes_per_row
+    return sizes
+
+
+def overlaps(old: Slot, new: Slot, rank: int, world_size: int) -> tuple[list[int], list[int]]:
+    """Where a matrix that grows is cut anew: rows that a rank sends to each rank, and those that it gets from each."""
+
+    def common(of_old: int, of_new: int) -> int:
+        (start, stop), (first, last) = old.held(of_old), new.held(of_new)
+        return max(0, min(stop, last) - max(start, first))
+
+    ranks = range(world_size)
+    return [common(rank, peer) for peer in ranks], [common(peer, rank) for peer in ranks]
+
+
 def _stack(
-    name: str, tables: Sequence[TableSpec], dim: int, dtype: str, optimizer: OptimizerSpec, world_size: int
+    name: str, matrices: Sequence[Matrix], dim: int, dtype: str, optimizer: OptimizerSpec, world_size: int
 ) -> Group:
-    blocks = [-(-table.rows // world_size) for table in tables]
+    blocks = [-(-matrix.rows // world_size) for matrix in matrices]
     block_rows = sum(blocks)
     offsets = [sum(blocks[:number]) for number in range(len(blocks))]
     return Group(
         name=name,
         slots={
-            table.name: Slot(table=table, block=block, offset=offset, block_rows=block_rows)
-            for table, block, offset in zip(tables, blocks, offsets, strict=True)
+            matrix.name: Slot(matrix=matrix, block=block, offset=offset, block_rows=block_rows)
+            for matrix, block, offset in zip(matrices, blocks, offsets, strict=True)
         },
         dim=dim,
         dtype=getattr(torch, dtype),

@@ -1,4 +1,4 @@
-"""One rank's share of one group: rows, optimizer state, and which rows an update has reached."""
+"""One rank's share of one group: rows, optimizer state, and what is known of each row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from torch import Tensor
 from embershard.engine.initial import fill_initial
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from embershard.engine.placement import Group
+
+Kept = list[tuple[Tensor, Tensor, Tensor]]
+"""Tensors, rows of them, and what those were."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -27,37 +32,85 @@ class Shard:
     """[block_rows, kernel_dim] of the group's dtype; columns past the group's dim are zeros and stay so."""
     state: Tensor | None
     """float32 sums of squares, [block_rows] or [block_rows, kernel_dim]; None for sgd."""
-    trained: Tensor
-    """uint8 [block_rows]: 1 once an update has reached the row."""
+    updates: Tensor
+    """int32 [block_rows]: updates that have changed the row."""
+    sightings: Tensor
+    """int32 [block_rows]: how often updates have named an id that has the row."""
+    frozen: Tensor
+    """uint8 [block_rows]: 1 if the row stays as it is."""
 
-    def initialise(self, seed: int, progress: Callable[[int], object]) -> None:
-        """Every row as it is before any update; `seed` is the collection's; tells `progress` of rows done."""
-        self.weight.zero_()
-        self.trained.zero_()
-        if self.state is not None:
-            self.state.zero_()
+    @classmethod
+    def of(cls, group: Group, rank: int, weight: Tensor, state: Tensor | None) -> Shard:
+        """Keeps books of the rows that a kernel moves."""
+        updates, sightings = (torch.zeros(group.block_rows, dtype=torch.int32, device=weight.device) for _ in range(2))
+        frozen = torch.zeros(group.block_rows, dtype=torch.uint8, device=weight.device)
+        return cls(
+            group=group, rank=rank, weight=weight, state=state, updates=updates, sightings=sightings, frozen=frozen
+        )
+
+    def initialise(self, seed: int, progress: Callable[[int], object], known: Mapping[str, int] | None = None) -> None:
+        """Every row as it is before any update; the first `known` rows of each matrix are left empty, to be copied.
+
+        `seed` is the collection's; `progress` is told of rows done.
+        """
+        for tensor in (self.weight, self.state, self.updates, self.sightings, self.frozen):
+            if tensor is not None:
+                tensor.zero_()
         for slot in self.group.slots.values():
-            start, _ = slot.held(self.rank)
-            view = self.weight[slot.local(self.rank), : self.group.dim]
-            fill_initial(view, slot.table, seed, start, progress)
+            start, stop = slot.held(self.rank)
+            first = min(max(start, (known or {}).get(slot.matrix.name, 0)), stop)
+            view = self.weight[slot.local(self.rank), : self.group.dim][first - start :]
+            fill_initial(view, slot.matrix, seed, first, progress)
 
-    def write(self, local_M: Tensor, values_MD: Tensor) -> None:
-        """Overwrites rows of this shard with [M, kernel_dim], each at most once; optimizer state stays."""
+    def write(self, local_M: Tensor, values_MD: Tensor, *, anew: bool) -> None:
+        """Overwrites rows of this shard with [M, kernel_dim], each at most once.
+
+        Optimizer state stays; a row that starts anew has none, and has never been seen.
+        """
+        if anew:
+            for tensor in (self.state, self.updates, self.sightings, self.frozen):
+                if tensor is not None:
+                    tensor.index_fill_(0, local_M, 0)
+        else:
+            self._count(local_M)
         self.weight.index_copy_(0, local_M, values_MD.to(self.weight))
-        self.trained.index_fill_(0, local_M, 1)
 
-    def moved(self, local_M: Tensor) -> None:
-        """Follows every step of the optimizer: these rows have been reached, and stay finite."""
-        self.trained.index_fill_(0, local_M, 1)
+    def hold(self, local_M: Tensor) -> Kept:
+        """Remembers those of the rows that are frozen, before a step of the optimizer."""
+        rows = local_M[self.frozen[local_M] != 0]
+        if not len(rows):
+            return []
+        return [
+            (tensor, rows, tensor[rows]) for tensor in (self.weight, self.state, self.updates) if tensor is not None
+        ]
+
+    def moved(self, local_M: Tensor, kept: Kept) -> None:
+        """Follows every step of the optimizer: these rows have been reached, and stay finite; frozen ones stay."""
+        self._count(local_M)
         if self.weight.dtype == torch.float16:
             # A step beyond what half precision holds ends at its largest number, not at infinity and then at NaN.
             largest = torch.finfo(torch.float16).max
             self.weight.index_copy_(0, local_M, self.weight[local_M].clamp_(-largest, largest))
+        for tensor, rows, before in kept:
+            tensor.index_copy_(0, rows, before)
 
-    def tensors(self, table: str) -> dict[str, Tensor]:
-        """Views of one table's rows on this rank: `weight` [n, D], `sum` [n] or [n, D] if any, `trained` [n]."""
-        local = self.group.slots[table].local(self.rank)
-        views = {"weight": self.weight[local, : self.group.dim], "trained": self.trained[local]}
+    def freeze(self, local_M: Tensor, *, frozen: bool) -> None:
+        """Has rows stay bit for bit as they are, or no longer."""
+        self.frozen.index_fill_(0, local_M, int(frozen))
+
+    def books(self, local_M: Tensor) -> Tensor:
+        """int32 [M, 3]: updates, sightings, and whether the row is frozen."""
+        return torch.stack([self.updates[local_M], self.sightings[local_M], self.frozen[local_M].int()], dim=1)
+
+    def _count(self, local_M: Tensor) -> None:
+        """One update a row, however often it was named; every naming is a sighting."""
+        self.updates.index_copy_(0, local_M, self.updates[local_M] + 1)
+        self.sightings.index_add_(0, local_M, torch.ones_like(local_M, dtype=torch.int32))
+
+    def tensors(self, matrix: str) -> dict[str, Tensor]:
+        """Views of one matrix's rows on this rank: `weight` [n, D], `sum` [n] or [n, D] if any, and the books [n]."""
+        local = self.group.slots[matrix].local(self.rank)
+        views = {"weight": self.weight[local, : self.group.dim]}
         if self.state is not None:
             views["sum"] = self.state[local] if self.state.ndim == 1 else self.state[local, : self.group.dim]
-        return views
+        return views | {name: getattr(self, name)[local] for name in ("updates", "sightings", "frozen")}

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from embershard.collection import ByTable, Change
+from embershard.change import Change
 from embershard.engine.jobs import ActionJob, Answer, Job, JobQueue, Load, LookupJob, UpdateJob
+from embershard.engine.steps import look_up, update
+from embershard.engine.work import Work, columns_of, work_of_change, work_of_reads, work_of_sums
 from embershard.errors import EmbershardError, Unavailable
 
 if TYPE_CHECKING:
@@ -34,15 +36,25 @@ MERGED_LOOKUPS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Action:
+    """Something that all ranks do together in a tick, as `run(version, request)`.
+
+    An EmbershardError that it raises must be raised on every rank, and is its caller's answer.
+    """
+
+    run: Callable[[int, Any], Any]
+    """Called on every rank, with what the caller of one of them said."""
+    changes: bool = False
+    """Whether a new version comes of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Agreement:
     """What the ranks bring together."""
 
-    gather: frozenset[str]
-    """Tables of which any rank looks up rows; and so on."""
-    trained: frozenset[str]
-    apply: frozenset[str]
-    write: frozenset[str]
-    actions: frozenset[str]
+    work: Work
+    now_s: int
+    """The time on rank 0's clock, in seconds since 1970."""
     more: bool
     """Whether the next tick follows at once."""
     asked_to_leave: bool
@@ -52,8 +64,7 @@ class _Agreement:
 class Ticker:
     """Runs an engine in ticks, on a thread of its own.
 
-    `actions` are joint: a tick that has one runs it on every rank, as `action(version)`; an EmbershardError that one
-    raises must be raised on every rank, and is its callers' answer. `farewell` is one more, for the last tick.
+    A tick that has one of the `actions` runs it on every rank; `farewell` is one more, for the last tick.
     `asked_to_leave` is called once, from the engine's thread, when any rank wants the group to leave; `lost` once, when
     the engine can't go on.
     """
@@ -64,7 +75,7 @@ class Ticker:
         limits: LimitSpec,
         *,
         version: int,
-        actions: Mapping[str, Callable[[int], Any]],
+        actions: Mapping[str, Action],
         farewell: Callable[[int], None],
         asked_to_leave: Callable[[], None],
         lost: Callable[[BaseException], None],
@@ -73,7 +84,9 @@ class Ticker:
         self._engine, self._world = engine, engine.world
         self._actions, self._farewell = actions, farewell
         self._asked_to_leave, self._lost = asked_to_leave, lost
-        self._tables = [table.name for table in engine.config.tables]
+        self._columns = columns_of(engine.config, engine.matrices, list(actions))
+        self._counted = frozenset(name for name, of in engine.vocabularies.items() if of.counts_lookups)
+        self._now_s = 0
         alone = self._world.size == 1
         self._heartbeat_s = float("inf") if alone else HEARTBEAT_S
         self._queue = JobQueue(limits, merged_lookups=1 if alone else MERGED_LOOKUPS)
@@ -153,7 +166,7 @@ class Ticker:
             agreed = self._agree(load)
             self._look_up(load.lookups, agreed)
             self._update(load.update, agreed)
-            for name in sorted(agreed.actions):
+            for name in sorted(agreed.work.action):
                 self._act(name, [job for job in load.actions if job.action == name])
         except BaseException:
             for job in load.jobs:
@@ -168,76 +181,55 @@ class Ticker:
 
     def _agree(self, load: Load) -> _Agreement:
         """Joint: adds up what all ranks bring."""
-        change = load.update.change if load.update else None
-        names = {
-            "gather": {table for job in load.lookups for table in job.read.rows},
-            "trained": {table for job in load.lookups if job.with_provenance for table in job.read.rows},
-            "apply": set(change.rows) if change else set(),
-            "write": set(change.written) if change else set(),
-        }
-        columns = [(step, table) for step in names for table in self._tables]
-        columns += [("actions", name) for name in self._actions]
-        names["actions"] = {job.action for job in load.actions}
-        flags = [name in names[step] for step, name in columns]
-        sums = self._world.sum(torch.tensor([load.more, self._asks, self._ready, *flags], dtype=torch.int64)).tolist()
-        brought = [column for column, count in zip(columns, sums[3:], strict=True) if count]
+        reads = [job.read for job in load.lookups]
+        curious = [job.read for job in load.lookups if job.with_counts]
+        works = [
+            work_of_reads(reads, curious, self._counted),
+            Work(action=frozenset(job.action for job in load.actions)),
+        ]
+        works += [work_of_change(load.update.change)] if load.update else []
+        flags = [any(flag) for flag in zip(*(work.flags(self._columns) for work in works), strict=True)]
+        self._now_s = max(self._now_s, int(time.time()))  # a clock that is set back makes nothing younger
+        head = [self._now_s if self._world.rank == 0 else 0, load.more, self._asks, self._ready]
+        sums = self._world.sum(torch.tensor([*head, *flags], dtype=torch.int64)).tolist()
         return _Agreement(
-            **{step: frozenset(name for of, name in brought if of == step) for step in names},
-            more=sums[0] > 0,
-            asked_to_leave=sums[1] > 0,
-            all_ready=sums[2] == self._world.size,
+            work=work_of_sums(self._columns, sums[len(head) :]),
+            now_s=sums[0],
+            more=sums[1] > 0,
+            asked_to_leave=sums[2] > 0,
+            all_ready=sums[3] == self._world.size,
         )
 
     def _look_up(self, jobs: Sequence[LookupJob], agreed: _Agreement) -> None:
         """Joint: one gather for all lookups of all ranks."""
-        gathered = self._engine.gather(_merged([job.read.rows for job in jobs]), agreed.gather)
-        curious = [job for job in jobs if job.with_provenance]
-        trained = self._engine.trained(_merged([job.read.rows for job in curious]), agreed.trained)
-        vectors = _shared_out(gathered, [job.read.rows for job in jobs])
-        flags = iter(_shared_out(trained, [job.read.rows for job in curious]))
-        for job, of_job in zip(jobs, vectors, strict=True):
-            answer = Answer(
-                vectors=job.read.answer(of_job),
-                provenance=job.read.provenance(next(flags)) if job.with_provenance else [],
-                version=self.version,
-            )
-            job.done.set_result(answer)
+        reads = [job.read for job in jobs]
+        curious = [job.read for job in jobs if job.with_counts]
+        for job, found in zip(jobs, look_up(self._engine, reads, curious, agreed.work, agreed.now_s), strict=True):
+            job.done.set_result(Answer(vectors=found.vectors, counts=found.counts, version=self.version))
 
     def _update(self, job: UpdateJob | None, agreed: _Agreement) -> None:
-        """Joint: one step of the optimizers for the gradients of all ranks, then their values."""
-        change = job.change if job else Change.nothing()
-        self._engine.apply(change.rows, change.gradients, agreed.apply)
-        self._engine.write(change.written, change.values, agreed.write)
-        self.version += bool(agreed.apply or agreed.write)
-        if job:
+        """Joint: what all ranks' updates change, as the next version."""
+        if not agreed.work.changes:
+            changed = None
+        else:
+            changed = update(self._engine, job.change if job else Change.nothing(), agreed.work, agreed.now_s)
+            self.version += 1
+        if job and changed is None:
             job.done.set_result(self.version)
+        elif job and changed:
+            job.refuse(changed)
 
     def _act(self, name: str, jobs: Sequence[ActionJob]) -> None:
-        """Joint: runs an action once, for all who asked for it."""
-        try:
-            result = self._actions[name](self.version)
-        except EmbershardError as refusal:
-            for job in jobs:
-                job.refuse(refusal)
-        else:
-            for job in jobs:
-                job.done.set_result(result)
-
-
-def _merged(of_jobs: Sequence[ByTable]) -> ByTable:
-    """The rows of several lookups as one, table by table."""
-    if len(of_jobs) == 1:
-        return of_jobs[0]
-    tables = {table for rows in of_jobs for table in rows}
-    return {table: torch.cat([rows[table] for rows in of_jobs if table in rows]) for table in tables}
-
-
-def _shared_out(merged: ByTable, of_jobs: Sequence[ByTable]) -> list[ByTable]:
-    """What was gathered for merged lookups, as it belongs to each of them."""
-    if len(of_jobs) == 1:
-        return [merged]
-    pieces = {
-        table: iter(found.split([len(rows[table]) for rows in of_jobs if table in rows]))
-        for table, found in merged.items()
-    }
-    return [{table: next(pieces[table]) for table in rows} for rows in of_jobs]
+        """Joint: does what the callers of all ranks ask for, one after the other."""
+        for rank, requests in enumerate(self._world.gather([job.request for job in jobs])):
+            for number, request in enumerate(requests):
+                mine = jobs[number] if rank == self._world.rank else None
+                try:
+                    result = self._actions[name].run(self.version, request)
+                except EmbershardError as refusal:
+                    if mine:
+                        mine.refuse(refusal)
+                else:
+                    self.version += self._actions[name].changes
+                    if mine:
+                        mine.done.set_result((result, self.version))

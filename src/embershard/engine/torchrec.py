@@ -7,6 +7,8 @@ gradients there, to the fused optimizer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -17,7 +19,6 @@ from torchrec.distributed.sharding_plan import construct_module_sharding_plan, r
 from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_configs import DataType
 
-from embershard.collection import last_of_each
 from embershard.config import Config
 from embershard.engine.base import Engine
 from embershard.engine.kernels import optimizer_arguments
@@ -40,20 +41,15 @@ class TorchRecEngine(Engine):
         set_gradient_division(False)
         super().__init__(config, world)
 
-    def _make_shard(self, group: Group) -> Shard:
+    def make_shard(self, group: Group) -> Shard:
+        """As `Engine.make_shard`."""
         module = _sharded(group, self.world)
         self._modules[group.name] = module
         key = f"embeddings.{group.name}.weight"
         weight = module.state_dict()[key].local_shards()[0].tensor.detach()
         states = module.fused_optimizer.state_dict()["state"][key]
         momentum = states.get(f"{group.name}.momentum1") if group.state_shape is not None else None
-        return Shard(
-            group=group,
-            rank=self.world.rank,
-            weight=weight,
-            state=None if momentum is None else momentum.local_shards()[0].tensor,
-            trained=torch.zeros(group.block_rows, dtype=torch.uint8, device=self.world.device),
-        )
+        return Shard.of(group, self.world.rank, weight, None if momentum is None else momentum.local_shards()[0].tensor)
 
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
         with torch.no_grad():
@@ -61,9 +57,11 @@ class TorchRecEngine(Engine):
         return vectors
 
     def _apply(self, group: Group, physical_M: Tensor, gradients_MD: Tensor) -> None:
+        shard = self.shards[group.name]
         vectors, local_M = self._forward(group, physical_M)
+        kept = shard.hold(local_M)
         vectors.backward(gradients_MD)
-        self.shards[group.name].moved(local_M)
+        shard.moved(local_M, kept)
 
     def _forward(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Tensor]:
         """The rows this rank asked for [M, kernel_dim], and the rows of its shard that any rank asked for."""
@@ -75,23 +73,26 @@ class TorchRecEngine(Engine):
         answered = module.compute_and_output_dist(context, arrived).wait()
         return answered[_FEATURE].values(), torch.cat([features.values() for features in arrived])
 
-    def _write(self, group: Group, physical_M: Tensor, values_MD: Tensor) -> None:
+    def _to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
         order, sent = _by_owner(group, physical_M)
         received = _exchange_counts(sent)
-        rows = last_of_each(
-            group.on_rank(_exchange(physical_M[order], sent, received)),
-            _exchange(values_MD[order], sent, received),
-        )
-        self.shards[group.name].write(*rows)
+        local_M = group.on_rank(self.exchange(physical_M[order], sent, received))
+        return local_M, None if items is None else self.exchange(items[order], sent, received)
 
-    def _trained(self, group: Group, physical_M: Tensor) -> Tensor:
+    def _from_owners(self, group: Group, physical_M: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
         order, sent = _by_owner(group, physical_M)
         received = _exchange_counts(sent)
-        asked = group.on_rank(_exchange(physical_M[order], sent, received))
-        answers = _exchange(self.shards[group.name].trained[asked], received, sent)
-        flags_M = torch.empty_like(answers)
-        flags_M[order] = answers
-        return flags_M.bool()
+        asked = group.on_rank(self.exchange(physical_M[order], sent, received))
+        answers = self.exchange(read(asked), received, sent)
+        answers_M = torch.empty_like(answers)
+        answers_M[order] = answers
+        return answers_M
+
+    def exchange(self, items: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        """As `Engine.exchange`."""
+        arrived: Tensor = items.new_empty(sum(received), *items.shape[1:])
+        dist.all_to_all_single(arrived, items.contiguous(), received, sent)
+        return arrived
 
 
 def _sharded(group: Group, world: World) -> ShardedEmbeddingCollection:
@@ -133,10 +134,3 @@ def _exchange_counts(sent: list[int]) -> list[int]:
     received = torch.empty_like(counts)
     dist.all_to_all_single(received, counts)
     return received.tolist()
-
-
-def _exchange(items: Tensor, sent: list[int], received: list[int]) -> Tensor:
-    """Sends `sent[r]` consecutive items to rank r; returns what came, in the order of the ranks."""
-    arrived: Tensor = items.new_empty(sum(received), *items.shape[1:])
-    dist.all_to_all_single(arrived, items.contiguous(), received, sent)
-    return arrived

@@ -18,7 +18,7 @@ from typing import Any
 from embershard.errors import SnapshotError
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 
 _RESTORE = "restore it from a copy, or move the folder away to start from the snapshot before it"
 
@@ -41,6 +41,11 @@ class Snapshot:
     def bytes(self) -> int:
         """Size of its files, manifest aside."""
         return sum(int(file["bytes"]) for file in self.manifest["files"].values())
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """{table: its rows}, which a table that has grown has more of than its configuration said."""
+        return {name: int(table["rows"]) for name, table in self.manifest["layout"]["tables"].items()}
 
     def verify(self, names: list[str] | None = None) -> None:
         """Compares files (all, or these) with the manifest.
@@ -87,7 +92,10 @@ def open_snapshot(path: Path) -> Snapshot:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SnapshotError(f"{path}: {MANIFEST} is damaged ({error}); {_RESTORE}") from error
     if known != FORMAT:
-        raise SnapshotError(f"{path}: has format {known}; this release reads {FORMAT}")
+        raise SnapshotError(
+            f"{path}: has format {known}, and this release reads {FORMAT}; serve it with the release that wrote it, or "
+            "move the folder away to start anew"
+        )
     if checksum != _checksum(manifest):
         raise SnapshotError(f"{path}: the checksum of {MANIFEST} is wrong: it is damaged; {_RESTORE}")
     if path.name != f"{manifest.get('version'):012d}":

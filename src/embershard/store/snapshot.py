@@ -1,4 +1,4 @@
-"""Snapshots: all rows and optimizer state of one version, as data that can't run code.
+"""Snapshots: all rows, optimizer state and vocabularies of one version, as data that can't run code.
 
 Written by torch.distributed.checkpoint in its safetensors storage, beside (`.partial-…`) and renamed. Row shards load
 at any world size. Ranks on several hosts need a shared file system.
@@ -22,8 +22,9 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceSt
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 
-from embershard.config import layout_difference
+from embershard.config import fingerprint_of, layout_difference
 from embershard.errors import FingerprintMismatch, SnapshotError
+from embershard.store.id_files import read_id_file, write_id_files
 from embershard.store.manifest import FORMAT, Snapshot, complete, describe_file, list_snapshots, open_snapshot
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def save(engine: Engine, version: int, folder: Path, *, kept: int) -> Snapshot:
         with _everywhere(engine, "can't be written"), _quiet():
             writer = HuggingFaceStorageWriter(path=str(partial), save_distributed=True)
             dcp.save(_checkpoint(engine), storage_writer=writer, no_dist=not dist.is_initialized())
+            if first:
+                write_id_files(partial, engine.config, engine.vocabularies)
         with _everywhere(engine, "can't be written"):
             mine = sorted(partial.iterdir())[world.rank :: world.size]
             described = {path.name: describe_file(path) for path in mine}
@@ -74,7 +77,9 @@ def save(engine: Engine, version: int, folder: Path, *, kept: int) -> Snapshot:
 
 
 def load(engine: Engine, snapshot: Snapshot) -> int:
-    """Joint: fills the engine with a snapshot's rows and optimizer state, bit by bit; returns its version.
+    """Joint: fills the engine with all that a snapshot holds, bit by bit; returns its version.
+
+    The engine's tables must have as many rows as those of the snapshot.
 
     Raises:
         FingerprintMismatch: it belongs to another collection.
@@ -92,6 +97,10 @@ def load(engine: Engine, snapshot: Snapshot) -> int:
         local = loaded.to_local() if isinstance(loaded, DTensor) else loaded
         if local.data_ptr() != live.data_ptr():
             live.copy_(local)
+    with _everywhere(engine, "can't be read"):
+        for name, vocabulary in engine.vocabularies.items():
+            vocabulary.restore(read_id_file(snapshot.path, name))
+    engine.refresh(engine.matrices)
     return snapshot.version
 
 
@@ -101,7 +110,7 @@ def _checkpoint(engine: Engine) -> dict[str, Tensor]:
     if not dist.is_initialized():
         return tensors
     mesh = init_device_mesh(engine.world.device.type, (engine.world.size,))
-    rows = {table.name: table.rows for table in engine.config.tables}
+    rows = {name: matrix.rows for name, matrix in engine.matrices.items()}
     return {name: _row_shard(tensor, rows[name.rpartition(".")[0]], mesh) for name, tensor in tensors.items()}
 
 
@@ -112,14 +121,15 @@ def _row_shard(local: Tensor, rows: int, mesh: Any) -> Tensor:
 
 def _check_belongs(config: Config, snapshot: Snapshot) -> None:
     manifest = snapshot.manifest
-    if manifest["fingerprint"] != config.fingerprint():
+    if fingerprint_of(manifest["layout"]) != config.fingerprint():
         lines = layout_difference(config.layout(), manifest["layout"])
         told = "; ".join(lines[:_DIFFERENCES]) + (
             f"; and {len(lines) - _DIFFERENCES} more" * (len(lines) > _DIFFERENCES)
         )
         raise FingerprintMismatch(
             f"{snapshot.path}: is of another collection, {manifest['collection']!r}, and this is "
-            f"{config.collection.name!r}: {told}; serve it with its own configuration, or give another --data-dir"
+            f"{config.collection.name!r}: {told}; serve it with its own configuration, or give another --data-dir "
+            "(`embershard remap` moves rows from one list of names to another)"
         )
     for table in config.tables:
         ours, theirs = config.optimizer_of(table).kind, manifest["optimizers"][table.name]

@@ -55,32 +55,38 @@ class FeatureIds(_message.Message):
     def __init__(self, feature: _Optional[str] = ..., ids: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., lengths: _Optional[bytes] = ..., weights: _Optional[bytes] = ...) -> None: ...
 
 class LookupRequest(_message.Message):
-    __slots__ = ("features", "dtype", "min_version", "fingerprint", "with_provenance")
+    __slots__ = ("features", "dtype", "min_version", "fingerprint", "with_provenance", "with_counts")
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     MIN_VERSION_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     WITH_PROVENANCE_FIELD_NUMBER: _ClassVar[int]
+    WITH_COUNTS_FIELD_NUMBER: _ClassVar[int]
     features: _containers.RepeatedCompositeFieldContainer[FeatureIds]
     dtype: DType
     min_version: int
     fingerprint: str
     with_provenance: bool
-    def __init__(self, features: _Optional[_Iterable[_Union[FeatureIds, _Mapping]]] = ..., dtype: _Optional[_Union[DType, str]] = ..., min_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., with_provenance: _Optional[bool] = ...) -> None: ...
+    with_counts: bool
+    def __init__(self, features: _Optional[_Iterable[_Union[FeatureIds, _Mapping]]] = ..., dtype: _Optional[_Union[DType, str]] = ..., min_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., with_provenance: _Optional[bool] = ..., with_counts: _Optional[bool] = ...) -> None: ...
 
 class FeatureRows(_message.Message):
-    __slots__ = ("feature", "rows", "dim", "provenance", "values")
+    __slots__ = ("feature", "rows", "dim", "provenance", "updates", "sightings", "values")
     FEATURE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     PROVENANCE_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    SIGHTINGS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     feature: str
     rows: int
     dim: int
     provenance: bytes
+    updates: bytes
+    sightings: bytes
     values: bytes
-    def __init__(self, feature: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., provenance: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, feature: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., provenance: _Optional[bytes] = ..., updates: _Optional[bytes] = ..., sightings: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class LookupResponse(_message.Message):
     __slots__ = ("features", "version")
@@ -91,16 +97,18 @@ class LookupResponse(_message.Message):
     def __init__(self, features: _Optional[_Iterable[_Union[FeatureRows, _Mapping]]] = ..., version: _Optional[int] = ...) -> None: ...
 
 class FeatureUpdate(_message.Message):
-    __slots__ = ("batch", "gradients", "values", "dim")
+    __slots__ = ("batch", "gradients", "values", "parents", "dim")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     batch: FeatureIds
     gradients: bytes
     values: bytes
+    parents: FeatureIds
     dim: int
-    def __init__(self, batch: _Optional[_Union[FeatureIds, _Mapping]] = ..., gradients: _Optional[bytes] = ..., values: _Optional[bytes] = ..., dim: _Optional[int] = ...) -> None: ...
+    def __init__(self, batch: _Optional[_Union[FeatureIds, _Mapping]] = ..., gradients: _Optional[bytes] = ..., values: _Optional[bytes] = ..., parents: _Optional[_Union[FeatureIds, _Mapping]] = ..., dim: _Optional[int] = ...) -> None: ...
 
 class UpdateRequest(_message.Message):
     __slots__ = ("updates", "fingerprint")
@@ -121,7 +129,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "rows", "dim", "features", "pooling", "id_kind", "dtype", "optimizer", "learning_rate", "bytes")
+    __slots__ = ("name", "rows", "dim", "features", "pooling", "id_kind", "dtype", "optimizer", "learning_rate", "bytes", "factor", "scale", "normalise", "frozen", "parameters", "vocabulary")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +140,12 @@ class Table(_message.Message):
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    NORMALISE_FIELD_NUMBER: _ClassVar[int]
+    FROZEN_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: int
     dim: int
@@ -142,7 +156,35 @@ class Table(_message.Message):
     optimizer: str
     learning_rate: float
     bytes: int
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., id_kind: _Optional[str] = ..., dtype: _Optional[str] = ..., optimizer: _Optional[str] = ..., learning_rate: _Optional[float] = ..., bytes: _Optional[int] = ...) -> None: ...
+    factor: str
+    scale: str
+    normalise: str
+    frozen: bool
+    parameters: int
+    vocabulary: Vocabulary
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., id_kind: _Optional[str] = ..., dtype: _Optional[str] = ..., optimizer: _Optional[str] = ..., learning_rate: _Optional[float] = ..., bytes: _Optional[int] = ..., factor: _Optional[str] = ..., scale: _Optional[str] = ..., normalise: _Optional[str] = ..., frozen: _Optional[bool] = ..., parameters: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ...) -> None: ...
+
+class Vocabulary(_message.Message):
+    __slots__ = ("capacity", "ids", "admitted", "evicted", "expired", "rejected", "own", "fallback", "bytes")
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    capacity: int
+    ids: int
+    admitted: int
+    evicted: int
+    expired: int
+    rejected: int
+    own: int
+    fallback: int
+    bytes: int
+    def __init__(self, capacity: _Optional[int] = ..., ids: _Optional[int] = ..., admitted: _Optional[int] = ..., evicted: _Optional[int] = ..., expired: _Optional[int] = ..., rejected: _Optional[int] = ..., own: _Optional[int] = ..., fallback: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("message_bytes", "ids_per_request")
@@ -173,6 +215,46 @@ class DescribeResponse(_message.Message):
     limits: Limits
     server_version: str
     def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., version: _Optional[int] = ..., engine: _Optional[str] = ..., world_size: _Optional[int] = ..., rank: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., server_version: _Optional[str] = ...) -> None: ...
+
+class GrowRequest(_message.Message):
+    __slots__ = ("table", "rows", "capacity", "mean", "mean_of")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    MEAN_OF_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    rows: int
+    capacity: int
+    mean: bool
+    mean_of: FeatureIds
+    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., capacity: _Optional[int] = ..., mean: _Optional[bool] = ..., mean_of: _Optional[_Union[FeatureIds, _Mapping]] = ...) -> None: ...
+
+class GrowResponse(_message.Message):
+    __slots__ = ("version", "rows", "pause_ms")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_MS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    rows: int
+    pause_ms: float
+    def __init__(self, version: _Optional[int] = ..., rows: _Optional[int] = ..., pause_ms: _Optional[float] = ...) -> None: ...
+
+class FreezeRequest(_message.Message):
+    __slots__ = ("batch", "thaw")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    THAW_FIELD_NUMBER: _ClassVar[int]
+    batch: FeatureIds
+    thaw: bool
+    def __init__(self, batch: _Optional[_Union[FeatureIds, _Mapping]] = ..., thaw: _Optional[bool] = ...) -> None: ...
+
+class FreezeResponse(_message.Message):
+    __slots__ = ("version", "rows")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    rows: int
+    def __init__(self, version: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
     __slots__ = ()

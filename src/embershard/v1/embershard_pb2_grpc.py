@@ -292,6 +292,16 @@ class AdminServiceStub:
                 request_serializer=embershard_dot_v1_dot_embershard__pb2.SnapshotRequest.SerializeToString,
                 response_deserializer=embershard_dot_v1_dot_embershard__pb2.SnapshotResponse.FromString,
                 _registered_method=True)
+        self.Grow = channel.unary_unary(
+                '/embershard.v1.AdminService/Grow',
+                request_serializer=embershard_dot_v1_dot_embershard__pb2.GrowRequest.SerializeToString,
+                response_deserializer=embershard_dot_v1_dot_embershard__pb2.GrowResponse.FromString,
+                _registered_method=True)
+        self.Freeze = channel.unary_unary(
+                '/embershard.v1.AdminService/Freeze',
+                request_serializer=embershard_dot_v1_dot_embershard__pb2.FreezeRequest.SerializeToString,
+                response_deserializer=embershard_dot_v1_dot_embershard__pb2.FreezeResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -305,6 +315,20 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Grow(self, request, context):
+        """Gives a table more rows. Every old row stays bit for bit; calls wait meanwhile, and the answer tells for how long.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Freeze(self, request, context):
+        """Has the rows of ids stay bit for bit as they are, optimizer state too, or lets them move again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -312,6 +336,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Snapshot,
                     request_deserializer=embershard_dot_v1_dot_embershard__pb2.SnapshotRequest.FromString,
                     response_serializer=embershard_dot_v1_dot_embershard__pb2.SnapshotResponse.SerializeToString,
+            ),
+            'Grow': grpc.unary_unary_rpc_method_handler(
+                    servicer.Grow,
+                    request_deserializer=embershard_dot_v1_dot_embershard__pb2.GrowRequest.FromString,
+                    response_serializer=embershard_dot_v1_dot_embershard__pb2.GrowResponse.SerializeToString,
+            ),
+            'Freeze': grpc.unary_unary_rpc_method_handler(
+                    servicer.Freeze,
+                    request_deserializer=embershard_dot_v1_dot_embershard__pb2.FreezeRequest.FromString,
+                    response_serializer=embershard_dot_v1_dot_embershard__pb2.FreezeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -342,6 +376,60 @@ class AdminService:
             '/embershard.v1.AdminService/Snapshot',
             embershard_dot_v1_dot_embershard__pb2.SnapshotRequest.SerializeToString,
             embershard_dot_v1_dot_embershard__pb2.SnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Grow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/embershard.v1.AdminService/Grow',
+            embershard_dot_v1_dot_embershard__pb2.GrowRequest.SerializeToString,
+            embershard_dot_v1_dot_embershard__pb2.GrowResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Freeze(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/embershard.v1.AdminService/Freeze',
+            embershard_dot_v1_dot_embershard__pb2.FreezeRequest.SerializeToString,
+            embershard_dot_v1_dot_embershard__pb2.FreezeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,35 @@
+"""The configuration of a collection: keyword-only dataclasses, checked on construction, read from one TOML file."""
+
+from embershard.config.collection import CollectionSpec, Config, LimitSpec
+from embershard.config.layout import fingerprint_of, layout_difference
+from embershard.config.parse import load_config, parse_config
+from embershard.config.tables import (
+    MAX_ROWS,
+    DirectIds,
+    HashedIds,
+    InitSpec,
+    LowRank,
+    OptimizerSpec,
+    QuotientRemainder,
+    TableSpec,
+    VocabularyIds,
+)
+
+__all__ = [
+    "MAX_ROWS",
+    "CollectionSpec",
+    "Config",
+    "DirectIds",
+    "HashedIds",
+    "InitSpec",
+    "LimitSpec",
+    "LowRank",
+    "OptimizerSpec",
+    "QuotientRemainder",
+    "TableSpec",
+    "VocabularyIds",
+    "fingerprint_of",
+    "layout_difference",
+    "load_config",
+    "parse_config",
+]

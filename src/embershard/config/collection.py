@@ -1,0 +1,118 @@
+"""A whole configuration: tables, what they have in common, and bounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, field, replace
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from embershard.config.layout import fingerprint_of
+from embershard.config.tables import CLOSED, DirectIds, HashedIds, Name, OptimizerSpec, TableSpec, VocabularyIds
+from embershard.id_list import read_id_list
+
+
+@dataclass(frozen=True, kw_only=True, config=CLOSED)
+class LimitSpec:
+    """Bounds on what callers may ask and have waiting; answers that a caller doesn't read have none yet."""
+
+    message_bytes: Annotated[int, Field(strict=True, ge=1024, le=2**30)] = 64 * 2**20
+    """Largest request, and most bytes of vectors in an answer."""
+    ids_per_request: Annotated[int, Field(strict=True, ge=1, le=2**30)] = 2**20
+    """Ids of all features of one request together."""
+    numbers_per_request: Annotated[int, Field(strict=True, ge=1, le=2**40)] = 2**26
+    """Numbers that one request gathers or moves, of four bytes each: ids × hashes × dim, over its features."""
+    queued_requests: Annotated[int, Field(strict=True, ge=1)] = 1024
+    """Lookups that wait for a tick on one rank; updates, and lookups that wait for a version, as many again each."""
+    queued_numbers: Annotated[int, Field(strict=True, ge=1)] = 2**28
+    """Numbers that each of the three gather or move together."""
+    wait_ms: Annotated[int, Field(strict=True, ge=1, le=3_600_000)] = 10_000
+    """Longest wait in the queue of a request that brings no deadline."""
+    group_timeout_s: Annotated[int, Field(strict=True, ge=2, le=3600)] = 120
+    """Longest that a rank waits for its peers before all leave together."""
+    snapshots_kept: Annotated[int, Field(strict=True, ge=1)] = 3
+    """Older snapshots are deleted once a new one is complete."""
+
+
+@dataclass(frozen=True, kw_only=True, config=CLOSED)
+class CollectionSpec:
+    """What the tables have in common."""
+
+    name: Name
+    """Shown to callers."""
+    seed: Annotated[int, Field(strict=True, ge=0, le=2**63 - 1)] = 0
+    """Seeds initialisation and hashing."""
+
+
+@dataclass(frozen=True, kw_only=True, config=CLOSED)
+class Config:
+    """A whole configuration file."""
+
+    collection: CollectionSpec
+    """What the tables have in common."""
+    tables: Annotated[list[TableSpec], Field(min_length=1)]
+    """At least one."""
+    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
+    """For tables without their own."""
+    limits: LimitSpec = field(default_factory=LimitSpec)
+    """Bounds."""
+
+    def __post_init__(self) -> None:
+        for what, names in (
+            ("table", [table.name for table in self.tables]),
+            ("feature", [feature for table in self.tables for feature in table.features]),
+        ):
+            if repeated := [name for name, count in Counter(names).items() if count > 1]:
+                raise ValueError(f"{what} {repeated[0]!r} is there more than once")
+
+    def optimizer_of(self, table: TableSpec) -> OptimizerSpec:
+        """The table's own optimizer, or the collection's."""
+        return table.optimizer or self.optimizer
+
+    def layout(self) -> dict[str, Any]:
+        """What decides which vector an id gets: two collections with one layout answer alike."""
+        return {"seed": self.collection.seed, "tables": {table.name: _layout(table) for table in self.tables}}
+
+    def fingerprint(self) -> str:
+        """Names the layout, but for the rows of tables that may grow."""
+        return fingerprint_of(self.layout())
+
+    def table(self, name: str) -> TableSpec:
+        """The table of this name; KeyError if there is none."""
+        return {table.name: table for table in self.tables}[name]
+
+    def grown(self, rows: Mapping[str, int]) -> Config:
+        """The same with other numbers of rows, {table: rows}."""
+        tables = [replace(table, rows=rows.get(table.name, table.rows)) for table in self.tables]
+        return replace(self, tables=tables)
+
+
+def _layout(table: TableSpec) -> dict[str, Any]:
+    layout: dict[str, Any] = {
+        "rows": table.rows,
+        "dim": table.dim,
+        "features": list(table.features),
+        "ids": _ids_layout(table),
+        "pooling": table.pooling,
+        "dtype": table.dtype,
+    }
+    if table.factor is not None:
+        layout["factor"] = asdict(table.factor)
+    return layout | {key: getattr(table, key) for key in ("scale", "normalise") if getattr(table, key) != "none"}
+
+
+def _ids_layout(table: TableSpec) -> dict[str, Any]:
+    """Of a vocabulary, what its policy does is no part of it: that may be changed, and all vectors stay."""
+    match table.ids:
+        case DirectIds(padding=padding, names=None):
+            return {"kind": "direct", "padding": padding}
+        case DirectIds(padding=padding, names=names):
+            return {"kind": "direct", "padding": padding, "names": read_id_list(names).sha256}
+        case HashedIds():
+            return asdict(table.ids)
+        case VocabularyIds():
+            keys = ("kind", "fallback_rows", "hashes", "signed", "padding")
+            return {key: getattr(table.ids, key) for key in keys}

@@ -1,0 +1,44 @@
+"""What decides which vector an id gets, how it is named, and where two of them differ."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+GROWING = ("direct", "vocabulary")
+"""Kinds of ids whose tables may grow: more rows change no vector that was there before, so that their number isn't part
+of the fingerprint."""
+
+
+def fingerprint_of(layout: dict[str, Any]) -> str:
+    """Names a layout: 16 hexadecimal digits of a SHA-256."""
+    canonical = json.dumps(_identity(layout), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def layout_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    """Spells out where two layouts answer differently, one line a place: `tables.user.dim: 5 here, 6 there`."""
+    return _difference(_identity(ours), _identity(theirs), "")
+
+
+def _identity(layout: dict[str, Any]) -> dict[str, Any]:
+    """A layout without the rows of tables that may grow."""
+    tables = {
+        name: {key: value for key, value in table.items() if key != "rows" or table["ids"]["kind"] not in GROWING}
+        for name, table in layout["tables"].items()
+    }
+    return {**layout, "tables": tables}
+
+
+def _difference(ours: dict[str, Any], theirs: dict[str, Any], path: str) -> list[str]:
+    lines = []
+    for key in sorted(ours.keys() | theirs.keys()):
+        where = f"{path}.{key}".lstrip(".")
+        mine, other = (side.get(key, "absent") for side in (ours, theirs))
+        if isinstance(mine, dict) and isinstance(other, dict):
+            lines += _difference(mine, other, where)
+        elif mine != other:
+            short = ("present" if isinstance(side, dict) else repr(side) for side in (mine, other))
+            lines.append(f"{where}: {next(short)} here, {next(short)} there")
+    return lines

@@ -1,0 +1,138 @@
+"""Joint: what a tick's sightings change in vocabularies, and in the rows of those who come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from embershard.arrays import tensor_of
+from embershard.compose import Sums
+from embershard.errors import EmbershardError, InvalidInput, Overloaded
+from embershard.ids import Keys, hashed_rows
+from embershard.vocabulary import Sightings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from embershard.change import Change
+    from embershard.collection import Read
+    from embershard.compose import RowBatch
+    from embershard.config import TableSpec
+    from embershard.engine.base import Engine
+    from embershard.vocabulary import Step
+
+ByTable = Mapping[str, Sightings]
+"""{table: sightings}."""
+
+
+def sightings_of_reads(engine: Engine, reads: Sequence[Read]) -> ByTable:
+    """Ids that lookups have named, of tables that count lookups."""
+    parts = [part for read in reads for part in read.parts if counts_lookups(engine, part.table.name)]
+    return _by_table([(part, False) for part in parts])
+
+
+def sightings_of_change(change: Change) -> ByTable:
+    """Ids that an update has named; those whose rows it replaces demand one."""
+    return _by_table([(move.part, False) for move in change.moves] + [(write.part, True) for write in change.writes])
+
+
+def counts_lookups(engine: Engine, table: str) -> bool:
+    """Whether lookups of a table are sightings."""
+    return table in engine.vocabularies and engine.vocabularies[table].counts_lookups
+
+
+def check_known(engine: Engine, change: Change) -> None:
+    """Raises InvalidInput if a parent has no row of its own: nothing could be learned from it."""
+    for write in change.writes:
+        if write.parents is None or write.parents.ids.keys is None:
+            continue
+        slots_n = engine.vocabularies[write.parents.table.name].find(write.parents.ids.keys)
+        if (slots_n < 0).any():
+            at = int((slots_n < 0).argmax())
+            raise InvalidInput(
+                f"feature {write.part.batch.feature!r}: parents[{at}] = {write.parents.batch.ids[at]!r} owns no row in "
+                f"table {write.parents.table.name!r}; give parents that were admitted"
+            )
+
+
+def admit(engine: Engine, mine: ByTable, active: Collection[str], now_s: int) -> EmbershardError | None:
+    """Joint: counts an update's sightings, lets ids go and others in, and gives rows to those.
+
+    Returns why this rank's update can't be done, of which nothing has been counted then.
+    """
+    if not active:
+        return None
+    of_ranks = engine.world.gather(dict(mine))
+    refused: dict[int, str] = {}
+    for table in sorted(active):
+        if not engine.vocabularies[table].fits(_merged(of_ranks, table), now_s):
+            demanding = (rank for rank, of_rank in enumerate(of_ranks) if _demands(of_rank, table))
+            refused = dict.fromkeys(demanding, table) | refused
+    of_ranks = [{} if rank in refused else of_rank for rank, of_rank in enumerate(of_ranks)]
+    for table in sorted(active):
+        step = engine.vocabularies[table].step(_merged(of_ranks, table), now_s, admit=True)
+        if engine.config.table(table).owns_rows:
+            _empty(engine, table, step)
+            _start(engine, engine.config.table(table), step)
+    if (full := refused.get(engine.world.rank)) is None:
+        return None
+    taken, capacity = len(engine.vocabularies[full]), engine.vocabularies[full].capacity
+    return Overloaded(
+        f"table {full!r} has no room for all ids whose rows this update replaces: {taken:,} of {capacity:,} rows are "
+        "taken, and no other id may be evicted for them; grow the table"
+    )
+
+
+def sight(engine: Engine, mine: ByTable, active: Collection[str], now_s: int) -> None:
+    """Joint: counts the sightings of lookups, which admit nobody."""
+    if active:
+        of_ranks = engine.world.gather(dict(mine))
+        for table in sorted(active):
+            engine.vocabularies[table].step(_merged(of_ranks, table), now_s, admit=False)
+
+
+def _empty(engine: Engine, table: str, step: Step) -> None:
+    """Joint: nothing of an id that has left stays in its row; every rank does a part of it."""
+    if not len(step.emptied):
+        return
+    rows_M = tensor_of(_share(engine, step.emptied) + engine.vocabularies[table].first_row)
+    zeros = torch.zeros(len(rows_M), engine.matrices[table].dim)
+    engine.write({table: rows_M}, {table: zeros}, {table}, anew=True)
+
+
+def _start(engine: Engine, table: TableSpec, step: Step) -> None:
+    """Joint: an id that was admitted starts from the vector that it has been served until now: its fallback's."""
+    if not len(step.slots):
+        return
+    slots_n = _share(engine, step.slots)
+    fallback = hashed_rows(
+        table, engine.config.collection.seed, Keys(keys_n=_share(engine, step.admitted.keys_u), names=None)
+    )
+    gathered = engine.gather({table.name: tensor_of(fallback.rows_M)}, {table.name})
+    sums = Sums.of(np.full(len(slots_n), table.hashes), fallback.signs_M)
+    rows_n = tensor_of(slots_n + engine.vocabularies[table.name].first_row)
+    engine.write({table.name: rows_n}, {table.name: sums(gathered[table.name])}, {table.name}, anew=True)
+
+
+def _share(engine: Engine, items: NDArray[np.int64]) -> NDArray[np.int64]:
+    """This rank's part of what is to be done once."""
+    return items[engine.world.rank :: engine.world.size]
+
+
+def _merged(of_ranks: Sequence[ByTable], table: str) -> Sightings:
+    return Sightings.merged([of_rank[table] for of_rank in of_ranks if table in of_rank])
+
+
+def _demands(of_rank: ByTable, table: str) -> bool:
+    return table in of_rank and bool(of_rank[table].demanded_u.any())
+
+
+def _by_table(parts: Sequence[tuple[RowBatch, bool]]) -> ByTable:
+    tables: dict[str, list[Sightings]] = {}
+    for part, demanded in parts:
+        if part.ids.keys is not None:
+            tables.setdefault(part.table.name, []).append(Sightings.of(part.ids.keys, demanded=demanded))
+    return {table: Sightings.merged(of_table) for table, of_table in tables.items()}

@@ -1,0 +1,67 @@
+"""What formats share: errors that name the file, files that appear whole, and packages imported only when needed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO
+
+from embershard.errors import InstallError, InvalidInput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
+
+
+@contextmanager
+def about(path: Path, done: str) -> Iterator[None]:
+    """Whatever goes wrong inside is told as InvalidInput that begins with the path; `done` is "read" or "written"."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from error
+    except OSError as error:
+        raise InvalidInput(f"{path}: can't be {done}: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise InvalidInput(f"{path}: can't be {done}: it needs more memory than there is") from error
+
+
+@contextmanager
+def writing(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
+    """A file that is written beside and renamed once complete, so that a reader sees all of it or nothing.
+
+    Raises:
+        InvalidInput: the path is taken, by a file unless it may be overwritten, or by something else.
+    """
+    if path.exists() and not path.is_file():  # a rename would replace even /dev/null
+        raise InvalidInput("is there already, and is no regular file; give another path")
+    if os.path.lexists(path) and not overwrite:
+        raise InvalidInput("is there already; allow that it is overwritten, or give another path")
+    partial = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.partial")  # a name has at most 255 bytes
+    try:
+        with partial.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def needed(module: str) -> ModuleType:
+    """Imports a module that only one format needs.
+
+    Raises:
+        InstallError: it isn't installed.
+    """
+    package = module.partition(".")[0]
+    try:
+        importlib.import_module(package)
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise InstallError(
+            f"this format needs the package {package}, which can't be imported ({error}): pip install {package}"
+        ) from error

@@ -1,0 +1,6 @@
+"""Which ids own a row: the same on every rank, and the same for the same updates at any world size."""
+
+from embershard.vocabulary.sightings import Sightings
+from embershard.vocabulary.vocabulary import Counts, Step, Vocabulary
+
+__all__ = ["Counts", "Sightings", "Step", "Vocabulary"]

@@ -1,0 +1,85 @@
+"""What a tick has seen of a table's ids: distinct keys and how often each was named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from embershard.ids import Keys
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Sightings:
+    """Distinct ids in the order of their keys, which is the same however they were spread over ranks."""
+
+    keys_u: NDArray[np.int64]
+    """int64 [u], ascending."""
+    names_u: NDArray[np.object_]
+    """The string of each, or None for an integer."""
+    counts_u: NDArray[np.int64]
+    """How often each was named."""
+    demanded_u: NDArray[np.bool_]
+    """Whether it must have a row of its own now, however often it was sighted."""
+
+    @classmethod
+    def of(cls, keys: Keys, *, demanded: bool = False) -> Sightings:
+        """Those of one batch."""
+        count = len(keys.keys_n)
+        names_n = np.full(count, None)
+        if keys.names is not None:
+            names_n[:] = keys.names
+        return cls(
+            keys_u=keys.keys_n,
+            names_u=names_n,
+            counts_u=np.ones(count, np.int64),
+            demanded_u=np.full(count, demanded),
+        )._distinct()
+
+    @classmethod
+    def merged(cls, parts: Sequence[Sightings]) -> Sightings:
+        """Those of several batches and ranks together; of none, none."""
+        if not parts:
+            nothing = np.empty(0, np.int64)
+            return cls(keys_u=nothing, names_u=np.empty(0, object), counts_u=nothing, demanded_u=np.empty(0, bool))
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            keys_u=np.concatenate([part.keys_u for part in parts]),
+            names_u=np.concatenate([part.names_u for part in parts]),
+            counts_u=np.concatenate([part.counts_u for part in parts]),
+            demanded_u=np.concatenate([part.demanded_u for part in parts]),
+        )._distinct()
+
+    def where(self, wanted_u: NDArray[np.bool_]) -> Sightings:
+        """Some of them."""
+        return Sightings(
+            keys_u=self.keys_u[wanted_u],
+            names_u=self.names_u[wanted_u],
+            counts_u=self.counts_u[wanted_u],
+            demanded_u=self.demanded_u[wanted_u],
+        )
+
+    def _distinct(self) -> Sightings:
+        order = np.argsort(self.keys_u, kind="stable")
+        keys_n = self.keys_u[order]
+        first_n = np.ones(len(order), np.bool_)
+        first_n[1:] = keys_n[1:] != keys_n[:-1]
+        begins_u = np.flatnonzero(first_n)
+        names_n = self.names_u[order]
+        names_u = names_n[begins_u]
+        of_n = np.cumsum(first_n) - 1
+        for at in np.flatnonzero(names_u[of_n] != names_n).tolist():
+            # Two ids with one key. One of them may own a row, the same whatever the order they came in.
+            names_u[of_n[at]] = min(names_u[of_n[at]], names_n[at], key=lambda name: (name is not None, name))
+        return Sightings(
+            keys_u=keys_n[begins_u],
+            names_u=names_u,
+            counts_u=np.add.reduceat(self.counts_u[order], begins_u),
+            demanded_u=np.logical_or.reduceat(self.demanded_u[order], begins_u),
+        )

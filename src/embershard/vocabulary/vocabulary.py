@@ -1,0 +1,216 @@
+"""Which ids of a table own a row: admission by count, bounded capacity, eviction.
+
+It changes only in *steps*, which every rank takes with the same sightings, so that all have the same vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embershard.config import TableSpec, VocabularyIds
+from embershard.vocabulary.candidates import Candidates
+from embershard.vocabulary.residents import Residents
+from embershard.vocabulary.victims import Victims
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from embershard.ids import Keys
+    from embershard.vocabulary.sightings import Sightings
+
+CANDIDATES_LEAST = 65_536
+"""Ids without a row that are remembered unless the configuration says how many."""
+_NOBODY = np.empty(0, np.int64)
+_MOST = np.iinfo(np.int64).max
+
+
+@dataclass(kw_only=True, slots=True)
+class Counts:
+    """What has happened to ids, ever since the table began."""
+
+    admitted: int = 0
+    """Times that an id was given a row."""
+    evicted: int = 0
+    """Times that an id lost its row to a more frequent one,"""
+    expired: int = 0
+    """or because it wasn't sighted for the time to live."""
+    rejected: int = 0
+    """Times that an update named an id often enough sighted, and there was no room."""
+    own: int = 0
+    """Ids that lookups of this rank found in a row of their own, since it started,"""
+    fallback: int = 0
+    """and those that had none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Step:
+    """What one step changes."""
+
+    admitted: Sightings
+    """Ids that were given a row,"""
+    slots: NDArray[np.int64]
+    """int64: the slots of them,"""
+    emptied: NDArray[np.int64]
+    """int64: slots that have lost their id, and have no other yet."""
+
+
+class Vocabulary:
+    """The ids that own a row of one table; slot s is the table's row `first_row` + s."""
+
+    def __init__(self, table: TableSpec) -> None:
+        assert isinstance(table.ids, VocabularyIds)
+        self._policy = table.ids
+        self.first_row = table.ids.fallback_rows
+        self.counts = Counts()
+        self._make(table.capacity)
+        self._step = 0
+        self._swept_s = -1
+
+    def __len__(self) -> int:
+        return len(self._held.index)
+
+    @property
+    def capacity(self) -> int:
+        """Ids that may own a row."""
+        return self._held.index.capacity
+
+    @property
+    def counts_lookups(self) -> bool:
+        """Whether lookups are sightings."""
+        return self._policy.count_lookups
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes, the strings themselves apart."""
+        return self._held.bytes + self._candidates.bytes
+
+    def find(self, keys: Keys) -> NDArray[np.int64]:
+        """The slot that each id owns, or -1."""
+        return self._held.find(keys)
+
+    def fits(self, sightings: Sightings, now_s: int) -> bool:
+        """Whether all ids that demand a row can have one, those that own one included."""
+        held = self._held
+        slots_u, own_u = held.places(sightings)
+        lacks_u = sightings.demanded_u & ~own_u
+        lacking = int(lacks_u.sum())
+        taken = slots_u[lacks_u & (slots_u >= 0)]  # by an id of the same hash, which keeps its row until its time is up
+        if not self._is_over(taken, now_s).all():
+            return False
+        if lacking <= held.index.free:
+            return True
+        leaving = held.may_leave()
+        if self._policy.evict == "ttl":
+            leaving &= self._is_over(slice(None), now_s)
+        leaving[slots_u[own_u]] = False
+        return lacking <= held.index.free + int(leaving.sum())
+
+    def step(self, sightings: Sightings, now_s: int, *, admit: bool) -> Step:
+        """Counts sightings; those of an update also let ids go and others in. `now_s` is the same on every rank."""
+        self._step += 1
+        slots_u, own_u = self._held.places(sightings)
+        self._held.sight(slots_u[own_u], sightings.counts_u[own_u], self._step, now_s)
+        self._victims.note(slots_u[own_u])
+        others, taken_u = sightings.where(~own_u), slots_u[~own_u]
+        totals_u, known_u = self._candidates.sight(others.keys_u, others.counts_u, self._step)
+        chosen_u, expired, evicted = np.zeros(len(totals_u), np.bool_), _NOBODY, _NOBODY
+        if admit:
+            expired = self._expire(now_s)
+            wanting_u = (totals_u >= self._policy.admit_after) | others.demanded_u
+            blocked_u = (taken_u >= 0) & self._held.index.used[taken_u]  # by an id of the same hash
+            order, evicted = self._choose(np.where(others.demanded_u, _MOST, totals_u), wanting_u & ~blocked_u)
+            chosen_u[order] = True
+            self.counts.rejected += int(wanting_u.sum()) - len(order)
+        self._remember(others, totals_u, known_u, chosen_u, evicted)
+        self._held.leave(evicted)
+        admitted = others.where(chosen_u)  # in the order of keys: the slots don't depend on who was more frequent
+        slots = self._held.enter(admitted, totals_u[chosen_u], self._step, now_s)
+        self._victims.note(slots)
+        self.counts.admitted += len(slots)
+        self.counts.evicted += len(evicted)
+        return Step(admitted=admitted, slots=slots, emptied=expired[~self._held.index.used[expired]])
+
+    def pin(self, slots_n: NDArray[np.int64], pinned: bool) -> None:
+        """Keeps ids from losing their rows, or no longer."""
+        self._held.pinned[slots_n] = pinned
+        if not pinned:
+            self._victims.reset()
+            self._swept_s = -1
+
+    def grow(self, capacity: int) -> None:
+        """Gives room to more ids; those that are there keep their slots."""
+        state, counts = self.state(), self.counts
+        self._make(capacity)
+        self.restore(state)
+        self.counts = counts
+
+    def state(self) -> dict[str, Any]:
+        """Everything that is to outlive the process: arrays, and a list of strings."""
+        totals = [self._step, self._swept_s, *list(asdict(self.counts).values())[:4]]
+        return {**self._held.state(), **self._candidates.state(), "totals": np.array(totals, np.int64)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Fills a vocabulary that is empty, and whose capacity is at least what the state had."""
+        self._held.restore(state)
+        self._candidates.restore(state)
+        self._step, self._swept_s, *counts = state["totals"].tolist()
+        self.counts = Counts(**dict(zip(asdict(Counts()), counts, strict=False)))
+
+    def _make(self, capacity: int) -> None:
+        self._held = Residents(capacity)
+        self._victims = Victims(self._held)
+        self._candidates = Candidates(self._policy.candidates or max(capacity, CANDIDATES_LEAST))
+
+    def _is_over(self, slots: NDArray[np.int64] | slice, now_s: int) -> NDArray[np.bool_]:
+        """Whether the ids with these slots lose them now, as their time to live is over."""
+        held, ttl_s = self._held, self._policy.ttl_s
+        if ttl_s is None:
+            return np.zeros(len(held.pinned[slots]), np.bool_)
+        return ~held.pinned[slots] & (held.seen_s[slots] <= now_s - ttl_s)
+
+    def _expire(self, now_s: int) -> NDArray[np.int64]:
+        """Frees the slots of ids whose time is over; within one second nothing can have changed."""
+        if self._policy.ttl_s is None or now_s == self._swept_s:
+            return _NOBODY
+        self._swept_s = now_s
+        expired = np.flatnonzero(self._held.index.used & self._is_over(slice(None), now_s))
+        self._held.leave(expired)
+        self.counts.expired += len(expired)
+        return expired
+
+    def _choose(
+        self, ranks_u: NDArray[np.int64], may_u: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which newcomers get a row, the most frequent first, and the slots of the least frequent who must leave."""
+        at = np.flatnonzero(may_u)
+        free = self._held.index.free
+        if len(at) <= free:
+            return at, _NOBODY
+        order = at[np.argsort(-ranks_u[at], kind="stable")]
+        waiting = ranks_u[order[free:]]
+        if self._policy.evict != "lfu" or not len(first := self._victims.lowest(1, self._step)):
+            return order[:free], _NOBODY
+        counts = self._held.counts
+        lowest = self._victims.lowest(int((waiting > counts[first[0]]).sum()), self._step)
+        # The former descend and the latter ascend: from the first who isn't more frequent on, nobody is.
+        evicted = lowest[counts[lowest] < waiting[: len(lowest)]]
+        return order[: free + len(evicted)], evicted
+
+    def _remember(
+        self,
+        others: Sightings,
+        totals_u: NDArray[np.int64],
+        known_u: NDArray[np.bool_],
+        chosen_u: NDArray[np.bool_],
+        evicted: NDArray[np.int64],
+    ) -> None:
+        """Keeps what is known of those without a row, who were evicted included."""
+        held, candidates = self._held, self._candidates
+        candidates.forget(others.keys_u[chosen_u & known_u])
+        new_u = ~chosen_u & ~known_u
+        candidates.remember(others.keys_u[new_u], totals_u[new_u], self._step)
+        candidates.forget(held.index.keys[evicted])  # what was sighted of others with the same hash
+        candidates.remember(held.index.keys[evicted], held.counts[evicted], held.steps[evicted])
