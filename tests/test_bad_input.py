@@ -131,7 +131,7 @@ LOOKUPS: dict[str, tuple[Any, str, str]] = {
 }
 
 UPDATES: dict[str, tuple[Any, str, str]] = {
-    "no change": (update(USER), "INVALID_ARGUMENT", "an update needs gradients or values"),
+    "no change": (update(USER), "INVALID_ARGUMENT", "an update needs gradients, values or parents"),
     "unknown feature": (update({"feature": "x"}, gradients=b""), "INVALID_ARGUMENT", "unknown feature 'x'"),
     "id out of range": (
         update({"feature": "user", "ids": int64(10)}, gradients=float32(1, 1)),
@@ -146,7 +146,7 @@ UPDATES: dict[str, tuple[Any, str, str]] = {
     "a gradient that its weight makes huge": (
         update(TAG | {"weights": float32(1e30, 1), "lengths": int32(2)}, gradients=float32(1e8, 0)),
         "INVALID_ARGUMENT",
-        "gradients times weights",
+        "gradients, as they arrive at the rows,",
     ),
     "a value that half precision can't hold": (
         update({"feature": "half", "ids": int64(0)}, values=float32(70_000)),

@@ -24,14 +24,15 @@ floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 def test_an_answer_is_what_protobuf_itself_would_say(
     rows_ND: np.ndarray[tuple[int, int], np.dtype[np.float32]], version: int, told: bool
 ) -> None:
-    provenance = [np.arange(len(rows_ND), dtype=np.uint8)] * 2 if told else []
-    data = codec.encode_answer(["a", "ü"], [rows_ND, rows_ND[:0]], provenance, version)
+    counts = np.arange(len(rows_ND), dtype=np.int32)
+    known = [{"provenance": counts.astype(np.uint8), "updates": counts, "sightings": 2 * counts}] * 2 if told else []
+    data = codec.encode_answer(["a", "ü"], [rows_ND, rows_ND[:0]], known, version)
     message = pb.LookupResponse.FromString(data)
     first = pb.FeatureRows(
         feature="a",
         rows=rows_ND.shape[0],
         dim=rows_ND.shape[1],
-        provenance=provenance[0].tobytes() if told else b"",
+        **{name: array.tobytes() for name, array in (known[0] if told else {}).items()},
         values=rows_ND.tobytes(),
     )
     assert message.features[0] == first
@@ -39,6 +40,15 @@ def test_an_answer_is_what_protobuf_itself_would_say(
     np.testing.assert_array_equal(decoded["a"], rows_ND)
     assert decoded["ü"].shape == (0, rows_ND.shape[1])
     assert decoded.version == version
+    if told and len(rows_ND):
+        np.testing.assert_array_equal(decoded.provenance["a"], counts)
+        np.testing.assert_array_equal(decoded.updates["a"], counts)
+        np.testing.assert_array_equal(decoded.sightings["a"], 2 * counts)
+
+
+@given(st.lists(st.none() | st.text()))
+def test_strings_of_which_some_are_missing_come_back_as_they_were(strings: list[str | None]) -> None:
+    assert codec.unpack_strings(codec.pack_strings(strings)) == strings
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 3_000_000])
@@ -69,6 +79,11 @@ def test_an_update_comes_back_as_it_was() -> None:
     for name in ("gradients", "values"):
         again = codec.decode_update(codec.encode_update(FeatureUpdate(batch=batch, **{name: numbers})), {"f": 3})
         np.testing.assert_array_equal(getattr(again, name), numbers)
+    parents = FeatureBatch.of("f", ([7, 8, 9], [1, 2]))
+    again = codec.decode_update(codec.encode_update(FeatureUpdate(batch=batch, parents=parents)), {"f": 3})
+    assert again.parents is not None
+    assert again.parents.ids.tolist() == [7, 8, 9]  # type: ignore[union-attr]  # integers
+    np.testing.assert_array_equal(again.parents.lengths, [1, 2])
 
 
 def test_provenance_is_numbered_as_on_the_wire() -> None:

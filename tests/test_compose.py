@@ -9,32 +9,46 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.scenario import ID_KINDS, POOLINGS, everything, random_batch
+from support.scenario import FACTORS, ID_KINDS, POOLINGS, everything, random_batch
 
 from embershard.collection import Collection
-from embershard.compose import RowBatch
 from embershard.config import TableSpec
 from embershard.engine.initial import CHUNK_ROWS, fill_initial, initial_rows
+from embershard.factor import Matrix, matrices_of
 
 
 @settings(deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from(POOLINGS), st.sampled_from(sorted(ID_KINDS)))
-def test_the_way_back_is_what_autograd_gives(seed: int, pooling: str, ids: str) -> None:
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(POOLINGS),
+    st.sampled_from(sorted(ID_KINDS)),
+    st.sampled_from(["wide", *FACTORS]),
+)
+def test_the_way_back_is_what_autograd_gives(seed: int, pooling: str, ids: str, table: str) -> None:
     random = np.random.default_rng(seed)
     config = everything("sgd", pooling, ids)
-    part: RowBatch = Collection(config).read([random_batch(random, config, "wide", examples=8)]).parts[0]
-    rows_MD = torch.from_numpy(random.normal(size=(len(part.rows_M), 8)).astype(np.float32)).requires_grad_()
-    answer = part.compose(rows_MD)
+    part = Collection(config).read([random_batch(random, config, table, examples=8)]).parts[0]
+    own = [matrix for matrix in matrices_of(part.table) if not matrix.shared]
+    shared = next((matrix for matrix in matrices_of(part.table) if matrix.shared), None)
+
+    def numbers(rows: int, dim: int) -> torch.Tensor:
+        return torch.from_numpy(random.normal(size=(rows, dim)).astype(np.float32)).requires_grad_()
+
+    stored = [numbers(len(part.ids.rows_M), matrix.dim) for matrix in own]
+    projection = numbers(shared.rows, shared.dim) if shared else None
+    answer = part.compose(stored, projection)
     gradients = torch.from_numpy(random.normal(size=tuple(answer.shape)).astype(np.float32))
-    if not rows_MD.numel():
-        assert part.pull(gradients).shape == rows_MD.shape
-        return
-    (expected,) = torch.autograd.grad(answer, rows_MD, gradients)
-    torch.testing.assert_close(part.pull(gradients), expected)
+    pulled, of_projection = part.pull(gradients, [tensor.detach() for tensor in stored], projection)
+    leaves = [*stored, *([] if projection is None else [projection])]
+    expected = torch.autograd.grad(answer, leaves, gradients, allow_unused=True)
+    for found, wanted, leaf in zip([*pulled, of_projection], expected, leaves, strict=False):
+        assert found is not None
+        torch.testing.assert_close(found, torch.zeros_like(leaf) if wanted is None else wanted, rtol=1e-4, atol=1e-4)
 
 
-def table(rows: int, kind: str) -> TableSpec:
-    return TableSpec(name="t", rows=rows, dim=3, init={"kind": kind, "scale": 0.5})  # type: ignore[arg-type]  # read
+def table(rows: int, kind: str) -> Matrix:
+    spec = TableSpec(name="t", rows=rows, dim=3, init={"kind": kind, "scale": 0.5})  # type: ignore[arg-type]  # read
+    return matrices_of(spec)[0]
 
 
 @pytest.mark.parametrize("kind", ["normal", "uniform"])

@@ -35,7 +35,11 @@ BAD: list[tuple[list[Any], Any, str]] = [
     (["tables", 1, "name"], "a b", "tables[1] 'a b' name = 'a b': string should match pattern"),
     (["tables", 1, "name"], "user", "table 'user' is there more than once"),
     (["tables", 1, "features"], ["user"], "feature 'user' is there more than once"),
-    (["tables", 1, "ids", "kind"], "magic", "tables[1] 'zip' ids kind = 'magic': allowed: 'direct', 'hashed'"),
+    (
+        ["tables", 1, "ids", "kind"],
+        "magic",
+        "tables[1] 'zip' ids kind = 'magic': allowed: 'direct', 'hashed', 'vocabulary'",
+    ),
     (["tables", 1, "ids", "bits"], 1, "tables[1] 'zip' ids bits: unknown key; allowed here: kind, hashes"),
     (["tables", 1, "ids", "hashes"], 10, "ids.hashes = 10 is more than rows = 9"),
     (["tables", 0, "ids"], {"padding": "x"}, "tables[0] 'user' ids padding = 'x': input should be a valid integer"),
@@ -101,7 +105,12 @@ def test_what_is_not_given_has_its_default() -> None:
     ("path", "value", "changes"),
     [
         (["collection", "seed"], 8, True),
-        (["tables", 0, "rows"], 11, True),
+        (["tables", 0, "rows"], 11, False),  # a table of direct ids may grow
+        (["tables", 1, "rows"], 11, True),  # one of hashed ids may not
+        (["tables", 0, "factor"], {"kind": "low_rank", "rank": 2}, True),
+        (["tables", 0, "normalise"], "l2", True),
+        (["tables", 0, "scale"], "sqrt_dim", True),
+        (["tables", 0, "frozen"], True, False),
         (["tables", 1, "ids", "hashes"], 1, True),
         (["tables", 0, "features"], ["other"], True),
         (["tables", 0, "pooling"], "sum", True),
@@ -116,4 +125,4 @@ def test_the_fingerprint_covers_what_decides_an_ids_vector(path: list[Any], valu
 
 
 def test_a_fingerprint_is_the_same_on_every_machine_for_ever() -> None:
-    assert parse_config(GOOD).fingerprint() == "4055cf64ff8945e2"
+    assert parse_config(GOOD).fingerprint() == "10afe334673128a2"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +16,7 @@ from embershard.errors import InvalidInput
 from embershard.ids import rows_of
 from embershard.types import FeatureBatch
 
+Array = np.ndarray[Any, Any]
 EDGES = [0, 1, -1, 2**31 - 1, 2**31, 2**31 + 1, -(2**31) - 1, 2**63 - 1, -(2**63)]
 
 
@@ -20,15 +24,21 @@ def table(rows: int = 1000, **ids: object) -> TableSpec:
     return collection([{"name": "t", "rows": rows, "dim": 4, "ids": ids}]).tables[0]
 
 
+def mapped_nK(of: TableSpec, ids: object, seed: int = 7) -> tuple[Array, Array]:
+    """Rows and signs, k an id."""
+    found = rows_of(of, seed, FeatureBatch.of("t", ids))
+    signs_M = np.ones(len(found.rows_M)) if found.signs_M is None else found.signs_M
+    return found.rows_M.reshape(-1, of.hashes), signs_M.reshape(-1, of.hashes)
+
+
 def rows(of: TableSpec, ids: object, seed: int = 7) -> list[list[int]]:
-    return rows_of(of, seed, FeatureBatch.of("t", ids)).rows_M.tolist()
+    return mapped_nK(of, ids, seed)[0].tolist()
 
 
 def test_hashes_are_the_same_on_every_machine_for_ever() -> None:
-    mapped = rows_of(table(kind="hashed", hashes=2, signed=True), 7, FeatureBatch.of("t", EDGES))
-    assert mapped.rows_M.tolist() == PINNED_ROWS
-    assert mapped.signs_nK is not None
-    assert mapped.signs_nK.tolist() == PINNED_SIGNS
+    rows_nK, signs_nK = mapped_nK(table(kind="hashed", hashes=2, signed=True), EDGES)
+    assert rows_nK.tolist() == PINNED_ROWS
+    assert signs_nK.tolist() == PINNED_SIGNS
     assert rows(table(kind="hashed", hashes=2), ["", "a", "ü", "90210", "a" * 1000]) == PINNED_STRINGS
 
 
@@ -52,9 +62,9 @@ def test_hashes_depend_on_the_seed_and_on_the_table() -> None:
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.integers(1, 2**40), st.integers(1, 8))
 def test_every_int64_has_rows_of_the_table(ids: list[int], size: int, hashes: int) -> None:
     of = table(rows=size, kind="hashed", hashes=min(hashes, size))
-    mapped = rows_of(of, 7, FeatureBatch.of("t", np.array(ids, np.int64)))
-    assert mapped.rows_nK.shape == (len(ids), of.ids.hashes)  # type: ignore[union-attr]  # they are hashed
-    assert ((mapped.rows_nK >= 0) & (mapped.rows_nK < size)).all()
+    rows_nK, _ = mapped_nK(of, np.array(ids, np.int64))
+    assert rows_nK.shape == (len(ids), of.hashes)
+    assert ((rows_nK >= 0) & (rows_nK < size)).all()
 
 
 @given(st.lists(st.text()))
@@ -70,25 +80,33 @@ def test_batch_equals_one_by_one() -> None:
 
 
 def test_buckets_and_signs_are_fair_and_independent() -> None:
-    mapped = rows_of(table(rows=64, kind="hashed", hashes=2, signed=True), 7, FeatureBatch.of("t", np.arange(200_000)))
-    assert mapped.signs_nK is not None
+    rows_nK, signs_nK = mapped_nK(table(rows=64, kind="hashed", hashes=2, signed=True), np.arange(200_000))
     for k in range(2):
-        counts = np.bincount(mapped.rows_nK[:, k], minlength=64)
+        counts = np.bincount(rows_nK[:, k], minlength=64)
         chi_square = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
         assert chi_square < 130  # 63 degrees of freedom: beyond this once in a million
-        assert abs(mapped.signs_nK[:, k].mean()) < 0.012
-        by_bucket = np.bincount(mapped.rows_nK[:, k], mapped.signs_nK[:, k], minlength=64) / counts
+        assert abs(signs_nK[:, k].mean()) < 0.012
+        by_bucket = np.bincount(rows_nK[:, k], signs_nK[:, k], minlength=64) / counts
         assert np.abs(by_bucket).max() < 0.1
-    pairs = np.bincount(mapped.rows_nK[:, 0] * 64 + mapped.rows_nK[:, 1], minlength=64 * 64)
+    pairs = np.bincount(rows_nK[:, 0] * 64 + rows_nK[:, 1], minlength=64 * 64)
     assert ((pairs - pairs.mean()) ** 2 / pairs.mean()).sum() < 4095 + 6 * np.sqrt(2 * 4095)
 
 
+@pytest.mark.parametrize("kind", ["hashed", "vocabulary"])
 @pytest.mark.parametrize("signed", [True, False])
-def test_the_inner_product_of_two_ids_in_one_bucket_is_zero_on_average_only_if_signed(signed: bool) -> None:
-    mapped = rows_of(table(rows=1, kind="hashed", signed=signed), 7, FeatureBatch.of("t", np.arange(2000)))
-    signs_N = np.ones(2000) if mapped.signs_nK is None else mapped.signs_nK[:, 0]
-    mean_product = np.mean(signs_N[::2] * signs_N[1::2])
-    assert abs(mean_product) < 0.1 if signed else mean_product == 1
+def test_the_inner_product_of_two_ids_in_one_bucket_is_zero_on_average_only_if_signed(signed: bool, kind: str) -> None:
+    """Both vectors are the same row v, each with its sign: E⟨s·v, t·v⟩ = E[s·t]·|v|², Weinberger et al. 2009."""
+    vocabulary = {"fallback_rows": 16, "hashes": 1} if kind == "vocabulary" else {}
+    of = table(rows=16 if kind == "hashed" else 20, kind=kind, signed=signed, **vocabulary)
+    row_of_16D = np.random.default_rng(0).normal(size=(16, 8))
+    rows_nK, signs_nK = mapped_nK(of, np.arange(8000))
+    products = []
+    for bucket in range(16):
+        vectors = signs_nK[rows_nK[:, 0] == bucket] * row_of_16D[bucket] / np.linalg.norm(row_of_16D[bucket])
+        pairs = len(vectors) // 2
+        products += (vectors[:pairs] * vectors[pairs : 2 * pairs]).sum(axis=1).tolist()
+    assert len(products) > 3900
+    assert abs(np.mean(products)) < 0.06 if signed else np.allclose(products, 1)
 
 
 @pytest.mark.parametrize("bad", [10, 2**31 - 1, 2**31, 2**31 + 1, 2**63 - 1, -1, -(2**63)])
@@ -106,11 +124,44 @@ def test_the_last_row_of_a_huge_table_is_legal_and_the_next_is_not() -> None:
 
 def test_the_padding_id_may_lie_outside_the_table() -> None:
     mapped = rows_of(table(rows=10, padding=-1), 7, FeatureBatch.of("t", [-1, 3, -1]))
-    assert mapped.rows_M.tolist() == [[3]]
+    assert mapped.rows_M.tolist() == [3]
     assert mapped.kept_N is not None
     assert mapped.kept_N.tolist() == [False, True, False]
 
 
 def test_a_direct_table_refuses_strings_and_says_which_tables_take_them() -> None:
-    with pytest.raises(InvalidInput, match=r"takes integer ids .* not strings; a table of hashed ids takes both"):
+    with pytest.raises(
+        InvalidInput, match=r"takes integer ids .* not strings; a table of hashed or voc.* takes both"
+    ):
         rows(table(), ["7"])
+
+
+def test_a_direct_table_with_a_list_of_names_takes_both(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("the\nof\nking\n")
+    named = table(rows=4, names=tmp_path / "words.txt")
+    assert rows(named, ["king", "the"]) == [[2], [0]]
+    assert rows(named, [3]) == [[3]]
+    with pytest.raises(InvalidInput, match=r"ids\[1\] = 'queen' isn't in the list of ids of table 't'"):
+        rows(named, ["of", "queen"])
+
+
+@given(st.lists(st.integers(-5, 5), max_size=30), st.integers(1, 3), st.booleans())
+def test_an_id_that_owns_a_row_has_it_alone_and_all_others_keep_theirs(
+    ids: list[int], hashes: int, signed: bool
+) -> None:
+    of = table(rows=20, kind="vocabulary", fallback_rows=10, hashes=hashes, signed=signed, padding=-5)
+    before = rows_of(of, 7, FeatureBatch.of("t", np.array(ids, np.int64)))
+    assert before.keys is not None
+    owners = {1: 4, 2: 0, -3: 9}
+    slots_n = np.array([owners.get(key, -1) for key in before.keys.keys_n.tolist()], np.int64)
+    after = before.settled(slots_n, 10)
+    counts_n = np.broadcast_to(after.rows_per_id, len(slots_n)).tolist()
+    signs_M = np.ones(len(after.rows_M)) if after.signs_M is None else after.signs_M
+    old_signs_M = np.ones(len(before.rows_M)) if before.signs_M is None else before.signs_M
+    start = 0
+    for at, (slot, count) in enumerate(zip(slots_n.tolist(), counts_n, strict=True)):
+        here, old = slice(start, start + count), slice(at * hashes, (at + 1) * hashes)
+        expected = ([10 + slot], [1.0]) if slot >= 0 else (before.rows_M[old].tolist(), old_signs_M[old].tolist())
+        assert (after.rows_M[here].tolist(), signs_M[here].tolist()) == expected
+        start += count
+    assert start == len(after.rows_M)

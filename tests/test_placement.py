@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scenario import collection
 
-from embershard.engine.placement import groups_of
+from embershard.engine.placement import groups_of, overlaps
 
 tables = st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1, 3, 4])), min_size=1, max_size=5)
 
@@ -21,7 +21,7 @@ def test_every_row_has_one_place_and_no_rank_is_empty(shapes: list[tuple[int, in
         assert group.block_rows > 0
         places = set()
         for slot in group.slots.values():
-            physical = slot.physical(torch.arange(slot.table.rows))
+            physical = slot.physical(torch.arange(slot.matrix.rows))
             owners, locals_ = group.owner(physical).tolist(), group.on_rank(physical).tolist()
             assert all(0 <= owner < world_size for owner in owners)
             for rank in range(world_size):
@@ -30,7 +30,7 @@ def test_every_row_has_one_place_and_no_rank_is_empty(shapes: list[tuple[int, in
                 assert [locals_[row] for row in range(start, stop)] == list(range(inside.start, inside.stop))
                 assert all(owners[row] == rank for row in range(start, stop))
             places |= set(physical.tolist())
-        assert len(places) == sum(slot.table.rows for slot in group.slots.values())
+        assert len(places) == sum(slot.matrix.rows for slot in group.slots.values())
 
 
 def test_tables_of_one_dim_dtype_and_optimizer_are_stacked() -> None:
@@ -54,3 +54,18 @@ def test_rows_beyond_two_to_the_31_have_their_own_places() -> None:
     block = -(-(2**33) // 3)
     assert group.owner(physical).tolist() == [int(row) // block for row in rows]
     assert group.on_rank(physical).tolist() == [int(row) % block for row in rows]
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
+def test_a_table_that_is_cut_anew_sends_every_row_to_where_it_then_is(rows: int, more: int, world_size: int) -> None:
+    old, new = (
+        groups_of(collection([{"name": "t", "rows": size, "dim": 4}]), world_size)[0].slots["t"]
+        for size in (rows, rows + more)
+    )
+    cut = [overlaps(old, new, rank, world_size) for rank in range(world_size)]
+    for rank, (sent, received) in enumerate(cut):
+        start, stop = old.held(rank)
+        assert sum(sent) == stop - start
+        assert received == [cut[peer][0][rank] for peer in range(world_size)]
+        first, last = new.held(rank)
+        assert sum(received) == max(0, min(last, rows) - first)
