@@ -96,6 +96,10 @@ class FeatureBatch:
             weights=None if weights is None else _floats(f"feature {feature!r}: weights", weights, 1),
         )
 
+    def shown(self, at: int) -> str:
+        """An id for a message."""
+        return repr(self.ids[at]) if isinstance(self.ids[at], str) else str(self.ids[at])
+
     @property
     def examples(self) -> int:
         """B: the number of examples."""

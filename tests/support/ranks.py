@@ -93,6 +93,7 @@ def main() -> None:
         quieten()
         from embershard.engine.torchrec import TorchRecEngine
         from embershard.engine.world import TorchWorld
+        from support.ranks import RankError  # by the name that the test knows it by
         from support.subject import Subject
 
         world = TorchWorld(timeout_s=60)

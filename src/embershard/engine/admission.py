@@ -35,8 +35,10 @@ def sightings_of_reads(engine: Engine, reads: Sequence[Read]) -> ByTable:
 
 
 def sightings_of_change(change: Change) -> ByTable:
-    """Ids that an update has named; those whose rows it replaces demand one."""
-    return _by_table([(move.part, False) for move in change.moves] + [(write.part, True) for write in change.writes])
+    """Ids that an update has named, parents too; those whose rows it replaces demand one."""
+    parents = [write.parents for write in change.writes if write.parents is not None]
+    named = [(part, False) for part in [*parents, *(move.part for move in change.moves)]]
+    return _by_table(named + [(write.part, True) for write in change.writes])
 
 
 def counts_lookups(engine: Engine, table: str) -> bool:
@@ -53,8 +55,8 @@ def check_known(engine: Engine, change: Change) -> None:
         if (slots_n < 0).any():
             at = int((slots_n < 0).argmax())
             raise InvalidInput(
-                f"feature {write.part.batch.feature!r}: parents[{at}] = {write.parents.batch.ids[at]!r} owns no row in "
-                f"table {write.parents.table.name!r}; give parents that were admitted"
+                f"feature {write.part.batch.feature!r}: parents[{at}] = {write.parents.batch.shown(at)} owns no row "
+                f"in table {write.parents.table.name!r}; give parents that were admitted"
             )
 
 
