@@ -10,11 +10,12 @@ import subprocess
 import sys
 from argparse import ArgumentParser, _SubParsersAction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from embershard_server.options import parser as server_parser
+from support.command import COMMAND, answer, call, lines, run
 from support.service import Service
 
 import embershard
@@ -33,10 +34,9 @@ tables = [
     { name = "genre", rows = 50, dim = 4, features = ["genres"], pooling = "sum" },
 ]
 """
-COMMAND = Path(sys.executable).with_name("embershard")
 AS_CLIENT = """
 import sys
-for name in "torch torchrec fbgemm_gpu pydantic xxhash safetensors psutil grpc_health grpc_reflection".split():
+for name in "torch torchrec fbgemm_gpu pydantic xxhash safetensors psutil grpc_health grpc_reflection tqdm".split():
     sys.modules[name] = None  # importing it fails, as where it isn't installed
 from embershard.cli import main
 sys.exit(main())
@@ -58,7 +58,12 @@ ERRORS = [  # arguments, what is piped in, kind, a part of the message
     ("lookup --request -", '{"user_id": [[1], [2, 3]]}', "InvalidInput", "'ids' must be a flat list"),
     ("lookup --request -", '{"user_id": [1], "user_id": [2]}', "InvalidInput", "'user_id' is there twice"),
     ("lookup --request -", '{"user_id": {"ids": [1], "values": []}}', "InvalidInput", "unknown key 'values'"),
-    ("update --request -", '{"user_id": [1]}', "InvalidInput", '"gradients", or "values", for all'),
+    ("update --request -", '{"user_id": [1]}', "InvalidInput", '"gradients", or "values", or "parents", for all'),
+    ("update --request -", '{"user_id": {"ids": [1], "parents": {}}}', "InvalidInput", "parents: give a list of ids"),
+    ("update --request -", '{"user_id": {"ids": [1], "parents": []}}', "InvalidInput", "0 bags of parents for 1 ids"),
+    ("import nowhere.npy --feature user_id", "", "InvalidInput", "nowhere.npy: can't be read: No such file"),
+    ("export nowhere out.npy --table user", "", "SnapshotError", "nowhere: there is no snapshot; give the folder"),
+    ("remap . --config nowhere.toml --output out", "", "ConfigError", "nowhere.toml: can't read the configuration"),
     ("update --request -", '{"genres": [1], "zip": {"ids": [], "gradients": []}}', "InvalidInput", "['genres']"),
     ("update --request -", '{"user_id": {"ids": [1], "gradients": [[1], [2, 3]]}}', "InvalidInput", "must be numbers"),
     ("update --request -", '{"user_id": {"ids": [1], "gradients": [[NaN, 0, 0, 0]]}}', "InvalidInput", "finite"),
@@ -69,8 +74,18 @@ fly | lookup | lookup --ids user_id | lookup --ids =1 | lookup --ids user_id=one
 lookup --lengths user_id=1 --ids genres=1 | lookup --ids user_id=1 --target nowhere | lookup --ids user_id=1 --prov
 lookup --ids user_id=1 --timeout nan | lookup --ids user_id=1 --min-version -1 | update --request - --gradients g.npy
 update --ids user_id=1 | update --ids user_id=1 --ids genres=1 --gradients g.npy | serve --config c.toml --speed 3
-update --ids user_id=1 --gradients g.npy --values v.npy
+update --ids user_id=1 --gradients g.npy --values v.npy | grow --table user | grow --table user --rows 0
+grow --table user --rows 9 --capacity 9 | grow --table user --rows 9 --mean --mean-of user_id=1 | freeze
+freeze --ids user_id=1 --keys user_id=a | freeze --ids user_id=1 --ids genres=1 | import f.npy | export state out.npy
+import f.xyz --feature user_id --format xyz | diff state | remap state --config c.toml
+remap state --config c.toml --output out --from word | remap state --config c.toml --output o --from w=a --from w=b
 """
+
+
+def commands() -> dict[str, ArgumentParser]:
+    """The commands whose flags are the command line's own."""
+    (choices,) = (action.choices for action in parser()._actions if isinstance(action, _SubParsersAction))
+    return {name: one for name, one in choices.items() if name != "serve"}
 
 
 @pytest.fixture(scope="module")
@@ -87,24 +102,6 @@ def client(cli_server: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli
         yield client
 
 
-def run(*arguments: object, given: str = "", start: tuple[Any, ...] = (COMMAND,)) -> subprocess.CompletedProcess[str]:
-    call = [*map(str, start), *map(str, arguments)]
-    return subprocess.run(call, input=given, capture_output=True, text=True, timeout=120)
-
-
-def answer(*arguments: object, given: str = "") -> Any:
-    """The one JSON document of a command that goes well."""
-    (line,) = lines(*arguments, "--json", given=given)
-    return json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
-
-
-def lines(*arguments: object, given: str = "") -> list[str]:
-    """What a command that goes well prints."""
-    done = run(*arguments, given=given)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
-
-
 def save(path: Path, array: object) -> Path:
     np.save(path, np.asarray(array, np.float32))
     return path
@@ -117,6 +114,7 @@ def test_describe_tells_what_the_server_tells_and_people_a_line_per_table(client
     assert told["limits"] == {"message_bytes": 64 * 2**20, "ids_per_request": 2**20}
     for table, of_server in zip(told["tables"], described.tables, strict=True):
         assert (table.pop("pooling"), table["dtype"]) == ("sum" if table["name"] == "genre" else "none", "float32")
+        assert [table.pop(name) for name in ("factor", "scale", "normalise", "vocabulary")] == ["none"] * 3 + [None]
         assert table == {name: getattr(of_server, name) for name in table}
     told = lines("describe")
     assert told[0].startswith("collection 'shop', fingerprint ")
@@ -208,9 +206,9 @@ def test_snapshot_tells_version_path_and_size(client: Client) -> None:
 
 @pytest.mark.parametrize(("arguments", "given", "kind", "part"), ERRORS)
 def test_an_error_is_one_message_and_status_1(client: Client, arguments: str, given: str, kind: str, part: str) -> None:
-    people, machines = run(*arguments.split(), given=given), run(*arguments.split(), "--json", given=given)
-    assert (people.returncode, people.stdout, machines.returncode, machines.stdout) == (1, "", 1, "")
-    (line,), error = people.stderr.splitlines(), json.loads(machines.stderr)["error"]
+    people, machines = call(*arguments.split(), given=given), call(*arguments.split(), "--json", given=given)
+    assert (people[:2], machines[:2]) == ((1, ""), (1, ""))
+    (line,), error = people[2].splitlines(), json.loads(machines[2])["error"]
     assert (line.startswith("embershard: "), error["kind"]) == (True, kind)
     assert part in line
     assert part in error["message"]
@@ -231,16 +229,15 @@ def test_a_file_that_is_no_array_of_numbers_is_refused(client: Client, tmp_path:
 
 @pytest.mark.parametrize("arguments", ["", *re.split(r" \| |\n", WRONG_USAGE.strip())])
 def test_wrong_usage_is_told_with_the_flags_of_the_command_and_status_2(arguments: str) -> None:
-    done = run(*arguments.split())
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("usage: embershard")
+    status, output, errors = call(*arguments.split())
+    assert (status, output) == (2, "")
+    assert errors.startswith("usage: embershard")
 
 
-@pytest.mark.parametrize("name", ["serve", "lookup", "update", "describe", "snapshot", "doctor"])
+@pytest.mark.parametrize("name", ["serve", *commands()])
 def test_help_says_what_a_command_does_explains_every_flag_and_has_examples(name: str) -> None:
-    (commands,) = (action.choices for action in parser()._actions if isinstance(action, _SubParsersAction))
-    one: ArgumentParser = server_parser("embershard serve") if name == "serve" else commands[name]
-    shown = "\n".join(lines(name, "--help"))
+    one = server_parser("embershard serve") if name == "serve" else commands()[name]
+    shown = call(name, "--help")[1]
     assert shown.startswith(f"usage: embershard {name} ")
     assert one.description
     assert one.description in shown
@@ -248,16 +245,20 @@ def test_help_says_what_a_command_does_explains_every_flag_and_has_examples(name
     assert all(action.help for action in one._actions)
 
 
-def test_no_command_but_serve_needs_what_only_the_server_has(client: Client, tmp_path: Path) -> None:
+def test_only_serve_and_commands_on_snapshots_need_what_the_server_has(client: Client, tmp_path: Path) -> None:
     values = save(tmp_path / "values.npy", [ONE])
-    for command in ("lookup --ids user_id=1", f"update --ids user_id=61 --values {values}", "describe", "serve --help"):
+    update, vectors = f"update --ids user_id=61 --values {values}", f"import {values} --feature genres"
+    for command in ("lookup --ids user_id=1", update, vectors, "describe", "serve --help"):
         done = run(*command.split(), start=(sys.executable, "-c", AS_CLIENT))
         assert (done.returncode, done.stderr) == (0, "")
     assert lines("--version") == [f"embershard {embershard.__version__}"]
-    done = run("serve", "--config", tmp_path / "shop.toml", start=(sys.executable, "-c", AS_CLIENT))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("embershard: the server needs torch, fbgemm-gpu-cpu, pydantic")
-    assert "pip install 'embershard[cpu]'" in done.stderr
+    remap = "remap state --config new.toml --output new"
+    for command in ("serve --config shop.toml", "export state f.npy --table user", "diff state state", remap):
+        done = run(*command.split(), start=(sys.executable, "-c", AS_CLIENT))
+        assert (done.returncode, done.stdout) == (1, "")
+        who = "the server" if "serve" in command else f"embershard {command.split()[0]}"
+        assert done.stderr.startswith(f"embershard: {who} needs torch, fbgemm-gpu-cpu, pydantic")
+        assert "pip install 'embershard[cpu]'" in done.stderr
 
 
 def test_serve_becomes_the_server_so_that_signals_reach_it(tmp_path: Path) -> None:

@@ -130,9 +130,7 @@ def test_the_padding_id_may_lie_outside_the_table() -> None:
 
 
 def test_a_direct_table_refuses_strings_and_says_which_tables_take_them() -> None:
-    with pytest.raises(
-        InvalidInput, match=r"takes integer ids .* not strings; a table of hashed or voc.* takes both"
-    ):
+    with pytest.raises(InvalidInput, match=r"takes integer ids .* not strings; a table of hashed or voc.* takes both"):
         rows(table(), ["7"])
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import random
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,12 @@ from hypothesis import strategies as st
 
 from embershard.config import TableSpec, VocabularyIds
 from embershard.ids import Keys
-from embershard.vocabulary import Sightings, Vocabulary, index, victims
+from embershard.vocabulary import Counts, Sightings, Vocabulary, index, victims
 
 Id = int | str
-Mentions = Sequence[tuple[Id, bool]]
-"""Ids, and whether each demands a row."""
-HASHES = {"a": 11, "b": 11, "c": 12, "like 1": 1, "": 0, "like -1": -1, "d": 2**63 - 1}
-"""Strings with hashes that were chosen to collide, with those of other strings and with integers."""
+Mentions = Sequence[tuple[Id, bool]]  # ids, and whether each demands a row
+# Strings with hashes that were chosen to collide, with those of other strings and with integers.
+HASHES = {"a": 11, "b": 11, "c": 12, "one": 1, "": 0, "minus": -1, "d": 2**63 - 1}
 IDS: list[Id] = [0, 1, 2, 3, 11, -1, -2, 2**32, 2**63 - 1, -(2**63), *HASHES]
 
 
@@ -35,14 +33,8 @@ def sightings(mentions: Mentions) -> Sightings:
     return Sightings.merged([Sightings.of(keys([of]), demanded=demanded) for of, demanded in mentions])
 
 
-def lowest_free(taken: Collection[int]) -> int:
-    return next(number for number in itertools.count() if number not in taken)
-
-
 @dataclass
 class Known:
-    """What the model knows of one id."""
-
     id: Id
     key: int
     step: int
@@ -61,9 +53,7 @@ class Model:
     rows: dict[int, Known] = field(default_factory=dict)
     candidates: dict[int, Known] = field(default_factory=dict)
     steps: int = 0
-    counts: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("admitted", "evicted", "expired", "rejected"), 0)
-    )
+    counts: Counts = field(default_factory=Counts)
 
     def slot(self, of: Id) -> int:
         owned = [slot for slot, owner in self.rows.items() if owner.id == of]
@@ -84,11 +74,13 @@ class Model:
         self.remember(evicted)
         admitted = []
         for newcomer in sorted(chosen, key=lambda known: known.key):
-            admitted.append((newcomer.id, slot := lowest_free(self.rows)))
+            slot = min(set(range(self.capacity)) - set(self.rows))
+            admitted.append((newcomer.id, slot))
             self.rows[slot] = newcomer
-        happened = len(admitted), len(evicted), len(expired), len(wanting) - len(admitted)
-        for name, count in zip(self.counts, happened, strict=True):
-            self.counts[name] += count
+        self.counts.admitted += len(admitted)
+        self.counts.evicted += len(evicted)
+        self.counts.expired += len(expired)
+        self.counts.rejected += len(wanting) - len(admitted)
         return admitted, [slot for slot in before if slot not in self.rows]
 
     def seen(self, mentions: Mentions, now_s: int = 0) -> list[Known]:
@@ -160,8 +152,7 @@ class Pair:
 
     def __init__(self, capacity: int, **policy: Any) -> None:
         self.model = Model(VocabularyIds(fallback_rows=2, **policy), capacity)
-        self.real, self.now_s = self.new(), 1000
-        self.named: dict[Id, None] = {}
+        self.real, self.now_s, self.named = self.new(), 1000, dict[Id, None]()
 
     def new(self) -> Vocabulary:
         return Vocabulary(TableSpec(name="t", rows=2 + self.model.capacity, dim=4, ids=self.model.policy))
@@ -172,13 +163,14 @@ class Pair:
             slots = {of: self.model.slot(of) for of in self.named}
             for asked in ([of for of in slots if isinstance(of, kind)] for kind in (int, str)):
                 assert self.real.find(keys(asked)).tolist() == [slots[of] for of in asked]
-            counts = asdict(self.real.counts)
-            assert {name: counts[name] for name in self.model.counts} == self.model.counts
-            assert len(self.real) == len(self.model.rows)
+            assert (len(self.real), self.real.counts) == (len(self.model.rows), self.model.counts)
         return self
 
     def update(self, *ids: Id) -> None:
         self.step([(of, False) for of in ids])
+
+    def demand(self, *ids: Id) -> None:
+        self.step([(of, True) for of in ids])
 
     def look_up(self, *ids: Id) -> None:
         self.step([(of, False) for of in ids], admit=False)
@@ -186,7 +178,8 @@ class Pair:
     def step(self, mentions: Mentions, admit: bool = True) -> None:
         self.named |= dict.fromkeys(of for of, _ in mentions)
         seen = sightings(mentions)
-        assert self.real.fits(seen, self.now_s) == self.model.fits(mentions, self.now_s)
+        fits = not any(demanded for _, demanded in mentions) or self.model.fits(mentions, self.now_s)
+        assert self.real.fits(seen, self.now_s) == fits
         step = self.real.step(seen, self.now_s, admit=admit)
         of_step = zip(step.admitted.keys_u.tolist(), step.admitted.names_u, step.slots.tolist(), strict=True)
         admitted = [(key if name is None else name, slot) for key, name, slot in of_step]
@@ -230,37 +223,77 @@ def test_any_history_goes_as_the_model_says(capacity: int, policy: Any, history:
         Pair(capacity, **policy).play(*history)
 
 
+@pytest.mark.parametrize("ranked", [3, 8, 4096])
 @pytest.mark.parametrize("policy", [{}, {"admit_after": 2}, {"ttl_s": 25}], ids=str)
-def test_a_long_history_of_many_ids_goes_as_the_model_says(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(victims, "_RANKED_LEAST", 16)
-    monkeypatch.setattr(victims, "_NOTED_LEAST", 8)
-    drawn, pair = np.random.default_rng(7), Pair(50, candidates=100, **policy)
-    for begin in range(0, 1000, 10):
-        ids = begin + drawn.zipf(1.5, 60) % 300
-        pair.play(("wait", 1), ("update", *ids.tolist()), *([("grow", 2), ("restart",)] if begin % 200 == 90 else []))
-    assert min(pair.real.counts.evicted, pair.real.counts.rejected) > 100
+def test_a_long_life_goes_as_the_model_says(policy: Any, ranked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(victims, "_RANKED_LEAST", ranked)
+    drawn, pair = random.Random(ranked), Pair(12, candidates=30, **policy)
+    for begin in range(500):
+        some = [begin // 2 + int(drawn.expovariate(0.1)) for _ in range(drawn.randrange(20))]
+        then = drawn.choice([("look_up", *some[:5]), ("pin", *some[:1], True), ("pin", *some[:1], False), ("restart",)])
+        pair.play(("wait", 1), ("update", *some), *([then] if some else [("grow", 1)]))
+    assert min(pair.real.counts.evicted, pair.real.counts.rejected) > 40
 
 
 @given(st.lists(st.tuples(SOME, st.booleans(), st.integers(0, 3))), st.permutations(range(4)))
 def test_sightings_are_the_same_however_they_are_spread_over_ranks(mentions: Any, order: list[int]) -> None:
-    of_ranks = [sightings([(of, demanded) for of, demanded, at in mentions if at == rank]) for rank in order]
-    merged = Sightings.merged(of_ranks)
+    merged = Sightings.merged([sightings([(of, must) for of, must, at in mentions if at == rank]) for rank in order])
     columns = merged.keys_u, merged.names_u, merged.counts_u, merged.demanded_u
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == [
         (known.key, known.id if isinstance(known.id, str) else None, known.count, known.demanded)
-        for known in Model(VocabularyIds(fallback_rows=2), 0).seen([(of, demanded) for of, demanded, _ in mentions])
+        for known in Model(VocabularyIds(fallback_rows=2), 0).seen([(of, must) for of, must, _ in mentions])
     ]
 
 
-Y, N = True, False
-EXAMPLES: dict[str, tuple[int, dict[str, Any], list[Any], list[Id | None]]] = {
-    "an id owns a row once it was sighted often enough": (2, {"admit_after": 3}, [[7, 8, 7], [7]], [7, None]),
-    "rows are given in the order of keys": (
-        5,
-        {},
-        [[2**63 - 1, 0, -1, -(2**63), "c"]],
-        [-(2**63), -1, 0, "c", 2**63 - 1],
-    ),
-    "as often is not more often": (2, {}, [[1, 1, 2, 2, 2], [3, 3]], [1, 2]),
-    "who was sighted more often replaces the least frequent": (2, {}, [[1, 1, 2, 2, 2], [3, 3], [3]], [3, 2]),
+TTL, TWO, FEW = {"evict": "ttl", "ttl_s": 10}, {"candidates": 2}, {"admit_after": 3, "candidates": 4}
+EXAMPLES = {
+    "an id owns a row once it was sighted often enough": (2, {"admit_after": 3}, "update 7 8 7; update 7", "7 -"),
+    "rows are given in the order of keys": (4, {}, "update 5 -1 0 c", "-1 0 5 c"),
+    "as often is not more often": (2, {}, "update 1 1 2 2 2; update 3 3", "1 2"),
+    "who is more frequent replaces the least frequent": (2, {}, "update 1 1 2 2 2; update 3 3; update 3", "3 2"),
+    "of equals who was unseen for longer leaves": (2, {}, "update 1 2 2; update 1; update 3 3 3", "1 3"),
+    "who was evicted comes back with its count": (1, {}, "update 1 1; update 2 2 2; update 1; update 1", "1"),
+    "nobody leaves in the step that sights it": (1, {"ttl_s": 1}, "update 1; wait 9; update 1 2 2 2", "1"),
+    "who is not sighted for long enough expires": (2, TTL, "update 1 2; wait 9; update 1; wait 1; update 3", "1 3"),
+    "before its time nobody makes room": (1, TTL, "update 1; wait 9; update 2 2 2; demand 3", "1"),
+    "lookups admit nobody": (1, {}, "look_up 1 1 1", "-"),
+    "lookups are sightings": (1, {"admit_after": 3}, "look_up 1 1; update 1", "1"),
+    "lookups keep ids alive": (1, TTL, "update 1; wait 9; look_up 1; wait 9; update 2", "1"),
+    "who demands a row gets it": (1, {"admit_after": 3}, "update 1 1 1; demand 2", "2"),
+    "the pinned stay": (1, {"ttl_s": 5}, "update 1; pin 1 1; wait 9; update 2 2; demand 3", "1"),
+    "the pinned expire once unpinned": (1, {"ttl_s": 5}, "update 1; pin 1 1; wait 9; update; pin 1 0; update 2", "2"),
+    "the longer unseen half is forgotten": (1, FEW, "update 1 2; update 3 4; update 1; update 5; update 2 2 1", "1"),
+    "who shares a hash is remembered once": (1, TWO, "update a a; update b; update 2 2 2; update 3; update a a", "a"),
+    "of two strings with one hash one owns a row": (3, {}, "update a; update b b 11; demand b", "a - -"),
+    "a string is not the integer of its hash": (3, {}, "update 1 -1; update one minus", "-1 1 -"),
 }
+
+
+@pytest.mark.parametrize("meant", EXAMPLES)
+def test_by_example(meant: str) -> None:
+    capacity, policy, history, owners = EXAMPLES[meant]
+    pair = Pair(capacity, **policy)
+    for kind, *told in (step.split() for step in history.split("; ")):
+        pair.play((kind, *(int(word) if word.lstrip("-").isdigit() else word for word in told)))
+    rows = pair.model.rows
+    assert [str(rows[slot].id) if slot in rows else "-" for slot in range(capacity)] == owners.split()
+
+
+@pytest.mark.parametrize(("capacity", "pace"), [(1, 1), (2, 1), (9, 1), (300, 1), (300, 64), (3000, 1), (10_000, 1024)])
+def test_keys_are_found_while_map_follows_map(capacity: int, pace: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "_MOVED_LEAST", pace)
+    monkeypatch.setattr(index, "_CLEARED_LEAST", pace)
+    drawn, tried, maps = random.Random(pace), index.KeyIndex(capacity), set()
+    owned, gone = {}, [-1, 0, 2**63 - 1, -(2**63)]
+    while len(maps) < 5:
+        maps.add(tried._map)
+        fresh = [drawn.randrange(-(2**63), 2**63) for _ in range(capacity // drawn.choice([1] + 20 * [30]))]
+        entering = list(dict.fromkeys(drawn.sample(gone, min(len(gone), 4)) + fresh))[: capacity - len(owned)]
+        slots = tried.put(np.array(entering, np.int64)).tolist()
+        assert slots == sorted(set(range(capacity)) - set(owned.values()))[: len(entering)]
+        owned |= zip(entering, slots, strict=True)
+        leaving = drawn.sample(list(owned), len(owned) // drawn.choice([1, 2, 9]))
+        tried.remove(np.array([owned.pop(of) for of in leaving], np.int64))
+        gone = [of for of in {*gone[:1000], *entering, *leaving} if of not in owned]
+        assert tried.find(np.array([*owned, *gone])).tolist() == [*owned.values(), *[-1] * len(gone)]
+        assert tried.free == capacity - len(owned)

@@ -21,6 +21,7 @@ class Implementation:
 
     def __init__(self, ranks: Ranks | None) -> None:
         self._ranks, self.size = ranks, ranks.size if ranks else 1
+        self.local = ranks is None
         self._subject: Subject | None = None
 
     def build(self, config: Config) -> None:

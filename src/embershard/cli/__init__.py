@@ -1,4 +1,4 @@
-"""The command line: `embershard serve | lookup | update | describe | snapshot | doctor`.
+"""The command line: `embershard COMMAND`; `online` and `offline` say which there are, beside `serve`.
 
 Light like the client: nothing here imports torch. This module is the edge, where errors become messages and exit
 statuses:
@@ -18,7 +18,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from embershard.cli.commands import Answer, serve
+from embershard.cli.answer import Answer
+from embershard.cli.commands import serve
 from embershard.cli.parser import parser
 from embershard.errors import EmbershardError
 

@@ -1,34 +1,23 @@
-"""What each command does: it takes the parsed flags, and answers for machines and for people."""
+"""What each command does that talks to a server: it takes the parsed flags, and answers for machines and for people."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from dataclasses import asdict
+from typing import TYPE_CHECKING, NoReturn
 
 from embershard import doctor as checks
+from embershard import formats
 from embershard.cli import show
-from embershard.cli.request import CHANGES, batches_of, change_of, read_request
+from embershard.cli.answer import Answer, need_server_packages
+from embershard.cli.importing import import_vectors
+from embershard.cli.request import CHANGES, batches_of, change_of, ids_of, read_request
 from embershard.client import Client
-from embershard.errors import InstallError
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterable, Sequence
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """What a command has to say."""
-
-    document: dict[str, Any]
-    """For machines: printed as one JSON document."""
-    lines: Iterable[str]
-    """For people, made only if they are printed."""
-    status: int = 0
-    """The exit status."""
+    from collections.abc import Sequence
 
 
 def serve(arguments: Sequence[str]) -> NoReturn:
@@ -40,11 +29,7 @@ def serve(arguments: Sequence[str]) -> NoReturn:
     from embershard_server.options import parser
 
     parser("embershard serve").parse_args(arguments)  # answers --help, and refuses wrong flags in this command's name
-    if missing := [name for name, module in checks.SERVER.items() if importlib.util.find_spec(module) is None]:
-        raise InstallError(
-            f"the server needs {', '.join(missing)}: pip install 'embershard[cpu]', or 'embershard[gpu]' on a host "
-            "with NVIDIA GPUs; `embershard doctor` tells more"
-        )
+    need_server_packages("the server")
     os.execv(sys.executable, [sys.executable, "-m", "embershard_server", *arguments])  # noqa: S606  # no shell is meant
 
 
@@ -58,21 +43,68 @@ def lookup(options: Namespace) -> Answer:
             min_version=options.min_version,
             fingerprint=options.fingerprint,
             with_provenance=options.provenance,
+            with_counts=options.counts,
         )
         pooling = show.pooling_of_features(client.describe())
     return Answer(document=show.rows_document(rows, pooling), lines=show.rows_lines(rows, pooling, request))
 
 
 def update(options: Namespace) -> Answer:
-    """Gradients or values for ids."""
+    """Gradients, values or parents for ids."""
     request = read_request(options, CHANGES)
     kind, change = change_of(request, options)
+    batches, fingerprint = batches_of(request), options.fingerprint
     with _client(options) as client:
-        if kind == "gradients":
-            version = client.update(batches_of(request), gradients=change, fingerprint=options.fingerprint)
-        else:
-            version = client.assign(batches_of(request), values=change, fingerprint=options.fingerprint)
+        match kind:
+            case "gradients":
+                version = client.update(batches, gradients=change, fingerprint=fingerprint)
+            case "values":
+                version = client.assign(batches, values=change, fingerprint=fingerprint)
+            case _:
+                version = client.start(batches, parents=change, fingerprint=fingerprint)
     return Answer(document={"version": version}, lines=[f"version {version}"])
+
+
+def import_(options: Namespace) -> Answer:
+    """Rows from a file of vectors."""
+    vectors = formats.read(
+        options.file,
+        format=options.format,
+        integer_ids=options.integer_ids,
+        key=options.key,
+        metadata=options.metadata,
+    )
+    with _client(options) as client:
+        done = import_vectors(client, options.feature, vectors, source=str(options.file))
+    left_out = [f"left out {done.left_out} (the padding id, which answers zeros by itself)"] * (done.left_out > 0)
+    return Answer(document=asdict(done), lines=[f"version {done.version}", f"rows {done.rows:,}", *left_out])
+
+
+def grow(options: Namespace) -> Answer:
+    """More rows for a table."""
+    with _client(options) as client:
+        grown = client.grow(
+            options.table,
+            rows=options.rows,
+            capacity=options.capacity,
+            mean=options.mean,
+            mean_of=dict([options.mean_of]) if options.mean_of else None,
+            timeout_s=options.timeout,
+        )
+    return Answer(
+        document={"version": grown.version, "rows": grown.rows, "pause_ms": grown.pause_ms},
+        lines=[f"version {grown.version}", f"rows {grown.rows:,}", f"calls waited {grown.pause_ms:,.1f} ms"],
+    )
+
+
+def freeze(options: Namespace) -> Answer:
+    """Rows that stay as they are, or move again."""
+    with _client(options) as client:
+        frozen = client.freeze(ids_of(options), thaw=options.thaw)
+    return Answer(
+        document={"version": frozen.version, "rows": frozen.rows},
+        lines=[f"version {frozen.version}", f"rows {frozen.rows:,}"],
+    )
 
 
 def describe(options: Namespace) -> Answer:

@@ -2,7 +2,7 @@
 
     {"user_id": {"ids": [1, 2]}, "genres": {"ids": ["jazz", "folk"], "lengths": [2], "weights": [1.0, 0.5]}}
 
-An update has "gradients" or "values" beside "ids". In JSON, a bare list stands for `{"ids": list}`.
+An update has "gradients", "values" or "parents" beside "ids". In JSON, a bare list stands for `{"ids": list}`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 Request = dict[str, dict[str, Any]]
-"""{feature: {"ids": …, "lengths": …, "weights": …, "gradients": …, "values": …}}, of which only "ids" must be there."""
+"""{feature: {"ids": …, "lengths": …, "weights": …, "gradients": …, …}}, of which only "ids" must be there."""
 
 BATCH = ("ids", "lengths", "weights")
-CHANGES = ("gradients", "values")
+CHANGES = ("gradients", "values", "parents")
+"""What an update may do; flags have the first two."""
+_FILES = ("gradients", "values")
+_PARENTS = ("ids", "lengths")
 
 
 def read_request(options: Namespace, changes: tuple[str, ...] = ()) -> Request:
@@ -33,7 +36,8 @@ def read_request(options: Namespace, changes: tuple[str, ...] = ()) -> Request:
     Raises:
         InvalidInput: it can't be read, or isn't of the shape above.
     """
-    given = [name for name in ("ids", "keys", "lengths", "weights", *changes) if getattr(options, name)]
+    flags = ("ids", "keys", "lengths", "weights", *(name for name in _FILES if name in changes))
+    given = [name for name in flags if getattr(options, name)]
     if options.request is None:
         if not (options.ids or options.keys):
             options.usage_error("give ids: --ids, --keys or --request")
@@ -55,14 +59,25 @@ def change_of(request: Request, options: Namespace) -> tuple[str, dict[str, obje
         InvalidInput: there is none, or there are two kinds, or the file can't be read.
     """
     if options.request is None:
-        kind = next((name for name in CHANGES if getattr(options, name)), None)
+        kind = next((name for name in _FILES if getattr(options, name)), None)
         if kind is None or len(request) != 1:
             options.usage_error("give one feature with --gradients or --values, or several with --request")
         return str(kind), {feature: _from_npy(getattr(options, str(kind))) for feature in request}
     kinds = [name for name in CHANGES if any(name in part for part in request.values())]
     if len(kinds) != 1:
-        raise InvalidInput('a request gives "gradients", or "values", for all of its features')
-    return kinds[0], {feature: part[kinds[0]] for feature, part in request.items() if kinds[0] in part}
+        raise InvalidInput('a request gives "gradients", or "values", or "parents", for all of its features')
+    change = {feature: part[kinds[0]] for feature, part in request.items() if kinds[0] in part}
+    if kinds[0] == "parents":
+        change = {feature: tuple(part.get(name) for name in _PARENTS) for feature, part in change.items()}
+    return kinds[0], change
+
+
+def ids_of(options: Namespace) -> dict[str, object]:
+    """The ids of the one feature that the flags name."""
+    pairs = options.ids or options.keys
+    if len({feature for feature, _ in pairs}) > 1:
+        options.usage_error("give the ids of one feature at a time")
+    return {feature: [item for _, items in pairs for item in items] for feature, _ in pairs}
 
 
 def _from_flags(options: Namespace) -> Request:
@@ -113,6 +128,8 @@ def _part(where: str, part: object, allowed: tuple[str, ...]) -> dict[str, Any]:
     for name in part.keys() & set(BATCH):
         if not isinstance(part[name], list) or any(isinstance(item, (list, dict)) for item in part[name]):
             raise InvalidInput(f"{where}: {name!r} must be a flat list")
+    if "parents" in part:
+        part = {**part, "parents": _part(f"{where}: parents", part["parents"], _PARENTS)}
     return part
 
 

@@ -24,6 +24,8 @@ _WHOLE_DIM, _ENDS = 8, 3
 """Vectors up to this dim are shown whole; of longer ones, this many numbers at either end."""
 _WHOLE_BAG = 4
 """Ids of one example that are shown before the rest is counted."""
+_NUMBERS = ("rows", "dim", "rate", "parameters", "size")
+"""Columns of a description that end where they are compared: on the right."""
 
 
 def pooling_of_features(description: pb.DescribeResponse) -> dict[str, str]:
@@ -43,6 +45,9 @@ def rows_document(rows: Rows, pooling: Mapping[str, str]) -> dict[str, Any]:
         }
         if feature in rows.provenance:
             features[feature]["provenance"] = _words(rows.provenance[feature])
+        for name, counts in _counts(rows):
+            if feature in counts:
+                features[feature][name] = counts[feature].tolist()
     return {"version": rows.version, "features": features}
 
 
@@ -53,13 +58,14 @@ def rows_lines(rows: Rows, pooling: Mapping[str, str], request: Request) -> Iter
         pooled = pooling[feature] != "none"
         count, dim = vectors_ND.shape
         what = f"{_counted(count, 'example')}, pooled by {pooling[feature]}" if pooled else _counted(count, "id")
-        yield f"{feature}: {what}, {dim} × {vectors_ND.dtype}"
+        told = _told_of_ids(rows, feature)
+        # Numbers alone wouldn't say what they are.
+        heads = f" ({', '.join(['id', *told, 'vector'])})" if "updates" in told else ""
+        yield f"{feature}: {what}, {dim} × {vectors_ND.dtype}{heads}"
         ids = [json.dumps(item, ensure_ascii=False) for item in request[feature]["ids"]]
         lengths = request[feature].get("lengths") if pooled else None
         borders = np.cumsum([0, *([1] * len(ids) if lengths is None else lengths)]).tolist()
-        columns = [_bags(ids, borders)]
-        if feature in rows.provenance:
-            columns.append(_bags(_words(rows.provenance[feature]), borders))
+        columns = [_bags(column, borders) for column in (ids, *told.values())]
         widths = [max(map(len, column), default=0) for column in columns]
         for *cells, vector_D in zip(*columns, vectors_ND, strict=True):
             yield "  " + "  ".join([*map(str.ljust, cells, widths), _shortened(vector_D)])
@@ -87,6 +93,12 @@ def description_document(description: pb.DescribeResponse) -> dict[str, Any]:
                 "learning_rate": table.learning_rate,
                 "bytes": table.bytes,
                 "features": list(table.features),
+                "factor": table.factor or "none",
+                "scale": table.scale or "none",
+                "normalise": table.normalise or "none",
+                "frozen": table.frozen,
+                "parameters": table.parameters,
+                "vocabulary": _vocabulary(table),
             }
             for table in description.tables
         ],
@@ -102,7 +114,21 @@ def description_lines(description: pb.DescribeResponse) -> Iterator[str]:
     yield f"collection {description.name!r}, fingerprint {description.fingerprint}, version {description.version}"
     ranks = f"{_counted(description.world_size, 'rank')}, of which rank {description.rank} answers"
     yield f"{description.engine} engine on {ranks}; server {description.server_version}"
-    heads = ("table", "rows", "dim", "dtype", "ids", "pooling", "optimizer", "rate", "size", "features")
+    tables = description_document(description)["tables"]
+    heads = (
+        "table",
+        "rows",
+        "dim",
+        "dtype",
+        "ids",
+        "pooling",
+        "optimizer",
+        "rate",
+        "parameters",
+        "size",
+        "made",
+        "features",
+    )
     cells = [
         (
             table["name"],
@@ -113,21 +139,33 @@ def description_lines(description: pb.DescribeResponse) -> Iterator[str]:
             table["pooling"],
             table["optimizer"],
             f"{table['learning_rate']:g}",
+            f"{table['parameters']:,}",
             _size(table["bytes"]),
+            _made(table),
             ", ".join(table["features"]),
         )
-        for table in description_document(description)["tables"]
+        for table in tables
     ]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     for row in (heads, *cells):
         line = (
-            cell.rjust(width) if head in ("rows", "dim", "rate", "size") else cell.ljust(width)
+            cell.rjust(width) if head in _NUMBERS else cell.ljust(width)
             for head, cell, width in zip(heads, row, widths, strict=True)
         )
         yield "  " + "  ".join(line).rstrip()
     yield f"{_size(sum(table.bytes for table in description.tables))} of rows and optimizer state"
+    yield from (_vocabulary_line(table) for table in tables if table["vocabulary"])
     limits = description.limits
     yield f"limits: {_size(limits.message_bytes)} a message, {limits.ids_per_request:,} ids a request"
+
+
+def _vocabulary_line(table: Mapping[str, Any]) -> str:
+    of = table["vocabulary"]
+    told = ", ".join(f"{name} {of[name]:,}" for name in ("admitted", "evicted", "expired", "rejected"))
+    return (
+        f"vocabulary of {table['name']}: {of['ids']:,} of {of['capacity']:,} rows are owned; {told}; "
+        f"looked up here: own {of['own']:,}, fallback {of['fallback']:,}; {_size(of['bytes'])} on each rank"
+    )
 
 
 def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
@@ -151,6 +189,34 @@ def _json_numbers(vectors_ND: NDArray[np.floating[Any]]) -> Any:
 
 def _pooling(table: pb.Table) -> str:
     return pb.Pooling.Name(table.pooling).removeprefix("POOLING_").lower()
+
+
+def _vocabulary(table: pb.Table) -> dict[str, int] | None:
+    if not table.HasField("vocabulary"):
+        return None
+    return {field.name: getattr(table.vocabulary, field.name) for field in pb.Vocabulary.DESCRIPTOR.fields}
+
+
+def _made(table: Mapping[str, Any]) -> str:
+    """What stands between a row as it is stored and its vector."""
+    made = [table[name] for name in ("factor", "scale", "normalise") if table[name] != "none"]
+    return ", ".join(made + ["frozen"] * table["frozen"]) or "-"
+
+
+def _told_of_ids(rows: Rows, feature: str) -> dict[str, list[str]]:
+    """What is told of every id beside its vector, by the name of it."""
+    told = {}
+    if feature in rows.provenance:
+        told["provenance"] = _words(rows.provenance[feature])
+    for name, counts in _counts(rows):
+        if feature in counts:
+            told[name] = [str(count) for count in counts[feature].tolist()]
+    return told
+
+
+def _counts(rows: Rows) -> Iterator[tuple[str, Mapping[str, NDArray[np.int32]]]]:
+    yield "updates", rows.updates
+    yield "sightings", rows.sightings
 
 
 def _words(provenance_N: NDArray[np.uint8]) -> list[str]:

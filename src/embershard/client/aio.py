@@ -118,18 +118,30 @@ class AsyncClient:
         return int((await self._call(self._embedding.Update, request, timeout_s)).version)
 
     async def lookup_stream(
-        self, requests: AsyncIterable[Features], *, dtype: str = "float32", timeout_s: float | None = None
+        self,
+        requests: AsyncIterable[Features],
+        *,
+        dtype: str = "float32",
+        fingerprint: str = "",
+        timeout_s: float | None = None,
     ) -> AsyncIterator[Rows]:
         """As `Client.lookup_stream`."""
-        messages = (lookup_request(features, dtype=dtype) async for features in requests)
+        messages = (lookup_request(features, dtype=dtype, fingerprint=fingerprint) async for features in requests)
         async for answer in self._stream(self._embedding.LookupStream, messages, timeout_s):
             yield codec.decode_answer(answer, codec.DTYPE_BY_NAME[dtype])
 
     async def update_stream(
-        self, requests: AsyncIterable[tuple[Features, Mapping[str, object]]], *, timeout_s: float | None = None
+        self,
+        requests: AsyncIterable[tuple[Features, Mapping[str, object]]],
+        *,
+        fingerprint: str = "",
+        timeout_s: float | None = None,
     ) -> AsyncIterator[int]:
         """As `Client.update_stream`."""
-        messages = (update_request(features, gradients=gradients) async for features, gradients in requests)
+        messages = (
+            update_request(features, gradients=gradients, fingerprint=fingerprint)
+            async for features, gradients in requests
+        )
         async for response in self._stream(self._embedding.UpdateStream, messages, timeout_s):
             yield int(response.version)
 

@@ -143,21 +143,32 @@ class Client:
         return int(self._call(self._embedding.Update, request, timeout_s).version)
 
     def lookup_stream(
-        self, requests: Iterable[Features], *, dtype: str = "float32", timeout_s: float | None = None
+        self,
+        requests: Iterable[Features],
+        *,
+        dtype: str = "float32",
+        fingerprint: str = "",
+        timeout_s: float | None = None,
     ) -> Iterator[Rows]:
         """Many lookups on one stream, cheaper a call than `lookup`; answers come in order.
 
         `timeout_s` is the deadline of the whole stream; None: it may last for ever.
         """
-        messages = (lookup_request(features, dtype=dtype) for features in requests)
+        messages = (lookup_request(features, dtype=dtype, fingerprint=fingerprint) for features in requests)
         for answer in self._stream(self._embedding.LookupStream, messages, timeout_s):
             yield codec.decode_answer(answer, codec.DTYPE_BY_NAME[dtype])
 
     def update_stream(
-        self, requests: Iterable[tuple[Features, Mapping[str, object]]], *, timeout_s: float | None = None
+        self,
+        requests: Iterable[tuple[Features, Mapping[str, object]]],
+        *,
+        fingerprint: str = "",
+        timeout_s: float | None = None,
     ) -> Iterator[int]:
         """Many `(features, gradients)` on one stream, one after the other; yields the version of each."""
-        messages = (update_request(features, gradients=gradients) for features, gradients in requests)
+        messages = (
+            update_request(features, gradients=gradients, fingerprint=fingerprint) for features, gradients in requests
+        )
         for response in self._stream(self._embedding.UpdateStream, messages, timeout_s):
             yield int(response.version)
 

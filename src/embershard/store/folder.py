@@ -31,6 +31,12 @@ class DataDir:
         if problem := next((told for told in world.gather(problem) if told), None):
             raise ConfigError(f"--data-dir {self.path}: {problem}; give another one")
 
+    def release(self) -> None:
+        """Lets others have the directory, before the process ends."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
     def _take(self) -> str | None:
         """What is wrong, or None once it is ours."""
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,8 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceSt
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 
-from embershard.config import fingerprint_of, layout_difference
+from embershard.config import layout_difference
+from embershard.engine.world import SoloWorld
 from embershard.errors import FingerprintMismatch, SnapshotError
 from embershard.store.id_files import read_id_file, write_id_files
 from embershard.store.manifest import FORMAT, Snapshot, complete, describe_file, list_snapshots, open_snapshot
@@ -30,6 +31,7 @@ from embershard.store.manifest import FORMAT, Snapshot, complete, describe_file,
 if TYPE_CHECKING:
     from embershard.config import Config
     from embershard.engine.base import Engine
+    from embershard.engine.world import World
 
 logger = logging.getLogger(__name__)
 
@@ -50,21 +52,21 @@ def save(engine: Engine, version: int, folder: Path, *, kept: int) -> Snapshot:
     if any(world.gather(first and final.is_dir())):  # the rows of a version never change
         return open_snapshot(final)
     try:
-        with _everywhere(engine, "can't be written"):
+        with _everywhere(engine.world, "can't be written"):
             if first:
                 for left_behind in folder.glob(f"{_PARTIAL}*"):
                     shutil.rmtree(left_behind)
                 partial.mkdir(parents=True)
-        with _everywhere(engine, "can't be written"), _quiet():
+        with _everywhere(engine.world, "can't be written"), _quiet():
             writer = HuggingFaceStorageWriter(path=str(partial), save_distributed=True)
             dcp.save(_checkpoint(engine), storage_writer=writer, no_dist=not dist.is_initialized())
             if first:
                 write_id_files(partial, engine.config, engine.vocabularies)
-        with _everywhere(engine, "can't be written"):
+        with _everywhere(engine.world, "can't be written"):
             mine = sorted(partial.iterdir())[world.rank :: world.size]
             described = {path.name: describe_file(path) for path in mine}
         files = {name: entry for part in world.gather(described) for name, entry in part.items()}
-        with _everywhere(engine, "can't be written"):
+        with _everywhere(engine.world, "can't be written"):
             if first:
                 complete(partial, final, _manifest(engine.config, version, world.size, files))
     except SnapshotError:
@@ -85,11 +87,17 @@ def load(engine: Engine, snapshot: Snapshot) -> int:
         FingerprintMismatch: it belongs to another collection.
         SnapshotError: it is damaged, or has the state of other optimizers.
     """
-    _check_belongs(engine.config, snapshot)
-    with _everywhere(engine, "can't be read"):
+    check_belongs(engine.config, snapshot)
+    fill(engine, snapshot)
+    return snapshot.version
+
+
+def fill(engine: Engine, snapshot: Snapshot) -> None:
+    """Joint: as `load`, of a snapshot that is known to fit the engine's tables."""
+    with _everywhere(engine.world, "can't be read"):
         snapshot.verify(sorted(snapshot.manifest["files"])[engine.world.rank :: engine.world.size])
     state = _checkpoint(engine)
-    with _everywhere(engine, "can't be read"), _quiet():
+    with _everywhere(engine.world, "can't be read"), _quiet():
         reader = HuggingFaceStorageReader(path=str(snapshot.path))
         dcp.load(state, storage_reader=reader, no_dist=not dist.is_initialized())
     for name, live in engine.tensors().items():
@@ -97,11 +105,24 @@ def load(engine: Engine, snapshot: Snapshot) -> int:
         local = loaded.to_local() if isinstance(loaded, DTensor) else loaded
         if local.data_ptr() != live.data_ptr():
             live.copy_(local)
-    with _everywhere(engine, "can't be read"):
+    with _everywhere(engine.world, "can't be read"):
         for name, vocabulary in engine.vocabularies.items():
             vocabulary.restore(read_id_file(snapshot.path, name))
     engine.refresh(engine.matrices)
-    return snapshot.version
+
+
+def read_tensors(snapshot: Snapshot, names: Iterable[str]) -> dict[str, Tensor]:
+    """Whole tensors, whatever ranks wrote them, without an engine; the caller verifies the snapshot.
+
+    Raises:
+        SnapshotError: they can't be read.
+    """
+    with _everywhere(SoloWorld(), "can't be read"), _quiet():
+        reader = HuggingFaceStorageReader(path=str(snapshot.path))
+        known: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
+        state = {name: torch.empty(known[name].size, dtype=known[name].properties.dtype) for name in names}
+        dcp.load(state, storage_reader=reader, no_dist=True)
+    return state
 
 
 def _checkpoint(engine: Engine) -> dict[str, Tensor]:
@@ -119,17 +140,25 @@ def _row_shard(local: Tensor, rows: int, mesh: Any) -> Tensor:
     return DTensor.from_local(local, mesh, [Shard(0)], run_check=False, shape=shape, stride=local.stride())
 
 
-def _check_belongs(config: Config, snapshot: Snapshot) -> None:
+def check_belongs(config: Config, snapshot: Snapshot, *, names: bool = True) -> None:
+    """Refuses a snapshot of another collection; with `names` False, lists of names may be others.
+
+    Raises:
+        FingerprintMismatch: with the difference spelled out.
+        SnapshotError: it has the state of other optimizers.
+    """
     manifest = snapshot.manifest
-    if fingerprint_of(manifest["layout"]) != config.fingerprint():
-        lines = layout_difference(config.layout(), manifest["layout"])
+    here, there = (layout if names else _without_names(layout) for layout in (config.layout(), manifest["layout"]))
+    if lines := layout_difference(here, there):
         told = "; ".join(lines[:_DIFFERENCES]) + (
             f"; and {len(lines) - _DIFFERENCES} more" * (len(lines) > _DIFFERENCES)
         )
+        moves = "; `embershard remap` moves rows from one list of names to another"
         raise FingerprintMismatch(
             f"{snapshot.path}: is of another collection, {manifest['collection']!r}, and this is "
-            f"{config.collection.name!r}: {told}; serve it with its own configuration, or give another --data-dir "
-            "(`embershard remap` moves rows from one list of names to another)"
+            f"{config.collection.name!r}: {told}; serve it with its own configuration, or give another --data-dir"
+            + moves
+            * any(".ids.names: " in line for line in lines)
         )
     for table in config.tables:
         ours, theirs = config.optimizer_of(table).kind, manifest["optimizers"][table.name]
@@ -138,6 +167,14 @@ def _check_belongs(config: Config, snapshot: Snapshot) -> None:
                 f"{snapshot.path}: table {table.name!r} has the optimizer state of {theirs}, and the configuration "
                 f"says {ours}; set optimizer.kind = {theirs!r}"
             )
+
+
+def _without_names(layout: dict[str, Any]) -> dict[str, Any]:
+    tables = {
+        name: {**table, "ids": {key: value for key, value in table["ids"].items() if key != "names"}}
+        for name, table in layout["tables"].items()
+    }
+    return {**layout, "tables": tables}
 
 
 def _manifest(config: Config, version: int, world_size: int, files: dict[str, Any]) -> dict[str, Any]:
@@ -163,14 +200,14 @@ def _delete_old(folder: Path, kept: int) -> None:
 
 
 @contextmanager
-def _everywhere(engine: Engine, what: str) -> Iterator[None]:
+def _everywhere(world: World, what: str) -> Iterator[None]:
     """Joint: if the body fails on any rank, raises SnapshotError on every rank, so that none goes on alone."""
     failure: BaseException | None = None
     try:
         yield
     except (Exception, CheckpointException) as error:  # the latter is none of the former
         failure = error
-    reports = [report for report in engine.world.gather(None if failure is None else _told(failure)) if report]
+    reports = [report for report in world.gather(None if failure is None else _told(failure)) if report]
     if reports:
         prefix = "" if isinstance(failure, SnapshotError) else f"a snapshot {what}: "
         raise SnapshotError(f"{prefix}{reports[0]}") from failure

@@ -29,10 +29,10 @@ class Candidates:
 
     def sight(
         self, keys_n: NDArray[np.int64], counts_n: NDArray[np.int64], step: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Adds sightings of distinct keys in a step; returns all that are known of each, and whether it was remembered.
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Adds sightings of distinct keys in a step; returns all that are known of each, and its slot.
 
-        Those that weren't aren't yet, either: it depends on whether they are given a row.
+        A key that isn't remembered (slot -1) isn't yet, either: it depends on whether it is given a row.
         """
         slots_n = self.index.find(keys_n)
         known_n = slots_n >= 0
@@ -41,7 +41,7 @@ class Candidates:
         self.steps[known] = step
         totals_n = counts_n.copy()
         totals_n[known_n] = self.counts[known]
-        return totals_n, known_n
+        return totals_n, slots_n
 
     def remember(
         self, keys_n: NDArray[np.int64], counts_n: NDArray[np.int64], steps_n: NDArray[np.int64] | int
@@ -53,7 +53,7 @@ class Candidates:
             self.index.remove(self._longest_unseen(max(lacking, len(self.index) // 2)))
         slots_n = self.index.put(keys_n)
         self.counts[slots_n] = counts_n[: len(slots_n)]
-        self.steps[slots_n] = np.broadcast_to(steps_n, counts_n.shape)[: len(slots_n)]
+        self.steps[slots_n] = steps_n if isinstance(steps_n, int) else steps_n[: len(slots_n)]
 
     def forget(self, keys_n: NDArray[np.int64]) -> None:
         """Drops keys, if they are remembered."""

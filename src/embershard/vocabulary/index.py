@@ -79,11 +79,14 @@ class KeyIndex:
         """Gives distinct keys that aren't there the lowest free slots, in order; there must be enough."""
         assert len(keys_n) <= self.free
         slots_n = self._free.take(len(keys_n))
-        self._place(keys_n, slots_n)
+        if len(keys_n):
+            self._place(keys_n, slots_n)
         return slots_n
 
     def remove(self, slots_n: NDArray[np.int64]) -> None:
         """Frees slots that are used."""
+        if not len(slots_n):
+            return
         self.keys[slots_n], self.used[slots_n] = _EMPTY, False
         if self._aside >= 0 and not self.used[self._aside]:
             self._aside = -1
@@ -98,10 +101,7 @@ class KeyIndex:
     def _place(self, keys_n: NDArray[np.int64], slots_n: NDArray[np.int64]) -> None:
         self.keys[slots_n], self.used[slots_n] = keys_n, True
         if self._map.entries + len(keys_n) > _TOO_FULL * self.capacity:
-            # So many keys at once that the next map would come too late: as there are many, nobody waits long for each.
-            self._next, self._moved = _Map(self.capacity), 0
-            while self._next is not None:
-                self._continue(self.capacity)
+            self._renew()
             return
         self._insert(self._map, keys_n, slots_n)
         if self._next is None and self._map.entries > _FULL * self.capacity:
@@ -118,13 +118,17 @@ class KeyIndex:
             keys_n, slots_n = keys_n[~aside_n], slots_n[~aside_n]
         into.insert(keys_n, slots_n)
 
+    def _renew(self) -> None:
+        """Brings all keys to a new map at once: so many have come together that nobody waits long for each."""
+        self._next, self._moved = _Map(self.capacity), 0
+        while self._next is not None:
+            self._continue(self.capacity)
+
     def _continue(self, inserted: int) -> None:
         """Clears or fills the next map some more; once it has the keys of all slots, it is the map."""
         assert self._next is not None
-        if not self._next.is_clear:
-            self._next.clear(_CLEARED * inserted + _CLEARED_LEAST)
-            if not self._next.is_clear:
-                return
+        if not self._next.clear(_CLEARED * inserted + _CLEARED_LEAST):
+            return
         begin, self._moved = self._moved, min(self._moved + _MOVED * inserted + _MOVED_LEAST, self.capacity)
         slots_n = begin + np.flatnonzero(self.used[begin : self._moved])
         self._insert(self._next, self.keys[slots_n], slots_n)
@@ -151,10 +155,11 @@ class _Map:
     def is_clear(self) -> bool:
         return self._cleared == self.places
 
-    def clear(self, count: int) -> None:
-        """Makes some more places empty: all at once would take seconds in a large map."""
+    def clear(self, count: int) -> bool:
+        """Makes some more places empty: all at once would take seconds in a large map. Returns whether all are now."""
         begin, self._cleared = self._cleared, min(self._cleared + count, self.places)
         self._table_P2[begin : self._cleared] = _EMPTY
+        return self.is_clear
 
     def insert(self, keys_n: NDArray[np.int64], slots_n: NDArray[np.int64]) -> None:
         """Adds keys, none of which is `_EMPTY`, or says that they have other slots now."""
@@ -187,7 +192,7 @@ class _FreeSlots:
     def take(self, count: int) -> NDArray[np.int64]:
         again_n = np.empty(0, np.int64)
         if self._runs:
-            again_n = np.sort(np.concatenate([run[:count] for run in self._runs]))[:count]
+            again_n = np.sort(np.concatenate([run[:count] for run in self._runs]), kind="stable")[:count]
         if len(again_n):
             self._runs = [run[np.searchsorted(run, again_n[-1], side="right") :] for run in self._runs]
             self._runs = [run for run in self._runs if len(run)]
@@ -197,16 +202,15 @@ class _FreeSlots:
     def give_back(self, slots_n: NDArray[np.int64]) -> None:
         run = np.sort(slots_n)
         while self._runs and 2 * len(run) > len(self._runs[-1]):
-            run = np.sort(np.concatenate([self._runs.pop(), run]))
-        if len(run):
-            self._runs.append(run)
+            run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")  # stable is fast where parts ascend
+        self._runs.append(run)
 
     def restore(self, used: NDArray[np.bool_]) -> None:
         """Slots as they are used up to the last one that is."""
         self._begun = len(used)
-        self.give_back(np.flatnonzero(~used))
+        self._runs = [np.flatnonzero(~used)]
 
 
 def _whole(count: int) -> Tensor:
     """Offsets that say: one table, all of it."""
-    return torch.tensor([0, count])
+    return torch.from_numpy(np.array([0, count]))

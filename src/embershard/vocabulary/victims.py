@@ -96,7 +96,7 @@ class Victims:
         self._noted = sighted[:, _at_most(sighted, self._horizon)]
 
     def _residents(self, slots_n: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.stack([self._held.counts[slots_n], self._held.steps[slots_n], slots_n])
+        return np.array([self._held.counts[slots_n], self._held.steps[slots_n], slots_n])
 
     def _unchanged(self, ranked: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those who still have their row, may lose it, and weren't sighted since; others never will be that again."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CANDIDATES_LEAST = 65_536
 """Ids without a row that are remembered unless the configuration says how many."""
 _NOBODY = np.empty(0, np.int64)
-_MOST = np.iinfo(np.int64).max
+_MOST, _LONG_AGO = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,9 +65,8 @@ class Vocabulary:
         self._policy = table.ids
         self.first_row = table.ids.fallback_rows
         self.counts = Counts()
+        self._step, self._due_s = 0, _LONG_AGO
         self._make(table.capacity)
-        self._step = 0
-        self._swept_s = -1
 
     def __len__(self) -> int:
         return len(self._held.index)
@@ -111,11 +110,13 @@ class Vocabulary:
     def step(self, sightings: Sightings, now_s: int, *, admit: bool) -> Step:
         """Counts sightings; those of an update also let ids go and others in. `now_s` is the same on every rank."""
         self._step += 1
+        if self._policy.ttl_s is not None:
+            self._due_s = min(self._due_s, now_s + self._policy.ttl_s)  # a clock may be set back
         slots_u, own_u = self._held.places(sightings)
         self._held.sight(slots_u[own_u], sightings.counts_u[own_u], self._step, now_s)
         self._victims.note(slots_u[own_u])
         others, taken_u = sightings.where(~own_u), slots_u[~own_u]
-        totals_u, known_u = self._candidates.sight(others.keys_u, others.counts_u, self._step)
+        totals_u, candidates_u = self._candidates.sight(others.keys_u, others.counts_u, self._step)
         chosen_u, expired, evicted = np.zeros(len(totals_u), np.bool_), _NOBODY, _NOBODY
         if admit:
             expired = self._expire(now_s)
@@ -124,7 +125,10 @@ class Vocabulary:
             order, evicted = self._choose(np.where(others.demanded_u, _MOST, totals_u), wanting_u & ~blocked_u)
             chosen_u[order] = True
             self.counts.rejected += int(wanting_u.sum()) - len(order)
-        self._remember(others, totals_u, known_u, chosen_u, evicted)
+        self._candidates.index.remove(candidates_u[chosen_u & (candidates_u >= 0)])
+        new_u = ~chosen_u & (candidates_u < 0)
+        self._candidates.remember(others.keys_u[new_u], totals_u[new_u], self._step)
+        self._take_back(evicted)
         self._held.leave(evicted)
         admitted = others.where(chosen_u)  # in the order of keys: the slots don't depend on who was more frequent
         slots = self._held.enter(admitted, totals_u[chosen_u], self._step, now_s)
@@ -138,7 +142,7 @@ class Vocabulary:
         self._held.pinned[slots_n] = pinned
         if not pinned:
             self._victims.reset()
-            self._swept_s = -1
+            self._due_s = _LONG_AGO
 
     def grow(self, capacity: int) -> None:
         """Gives room to more ids; those that are there keep their slots."""
@@ -149,14 +153,15 @@ class Vocabulary:
 
     def state(self) -> dict[str, Any]:
         """Everything that is to outlive the process: arrays, and a list of strings."""
-        totals = [self._step, self._swept_s, *list(asdict(self.counts).values())[:4]]
+        totals = [self._step, *list(asdict(self.counts).values())[:4]]
         return {**self._held.state(), **self._candidates.state(), "totals": np.array(totals, np.int64)}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Fills a vocabulary that is empty, and whose capacity is at least what the state had."""
         self._held.restore(state)
         self._candidates.restore(state)
-        self._step, self._swept_s, *counts = state["totals"].tolist()
+        self._due_s = _LONG_AGO
+        self._step, *counts = state["totals"].tolist()
         self.counts = Counts(**dict(zip(asdict(Counts()), counts, strict=False)))
 
     def _make(self, capacity: int) -> None:
@@ -172,12 +177,13 @@ class Vocabulary:
         return ~held.pinned[slots] & (held.seen_s[slots] <= now_s - ttl_s)
 
     def _expire(self, now_s: int) -> NDArray[np.int64]:
-        """Frees the slots of ids whose time is over; within one second nothing can have changed."""
-        if self._policy.ttl_s is None or now_s == self._swept_s:
+        """Frees the slots of ids whose time is over; looks at all of them only if the first of them is due."""
+        if self._policy.ttl_s is None or now_s < self._due_s:
             return _NOBODY
-        self._swept_s = now_s
-        expired = np.flatnonzero(self._held.index.used & self._is_over(slice(None), now_s))
-        self._held.leave(expired)
+        held = self._held
+        expired = np.flatnonzero(held.index.used & self._is_over(slice(None), now_s))
+        held.leave(expired)
+        self._due_s = int(held.seen_s.min(where=held.may_leave(), initial=now_s)) + self._policy.ttl_s
         self.counts.expired += len(expired)
         return expired
 
@@ -199,18 +205,9 @@ class Vocabulary:
         evicted = lowest[counts[lowest] < waiting[: len(lowest)]]
         return order[: free + len(evicted)], evicted
 
-    def _remember(
-        self,
-        others: Sightings,
-        totals_u: NDArray[np.int64],
-        known_u: NDArray[np.bool_],
-        chosen_u: NDArray[np.bool_],
-        evicted: NDArray[np.int64],
-    ) -> None:
-        """Keeps what is known of those without a row, who were evicted included."""
-        held, candidates = self._held, self._candidates
-        candidates.forget(others.keys_u[chosen_u & known_u])
-        new_u = ~chosen_u & ~known_u
-        candidates.remember(others.keys_u[new_u], totals_u[new_u], self._step)
-        candidates.forget(held.index.keys[evicted])  # what was sighted of others with the same hash
-        candidates.remember(held.index.keys[evicted], held.counts[evicted], held.steps[evicted])
+    def _take_back(self, evicted: NDArray[np.int64]) -> None:
+        """Remembers what is known of those who were evicted, in place of what was sighted of others with their keys."""
+        held = self._held
+        keys = held.index.keys[evicted]
+        self._candidates.forget(keys)
+        self._candidates.remember(keys, held.counts[evicted], held.steps[evicted])

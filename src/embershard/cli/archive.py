@@ -1,0 +1,81 @@
+"""What each command does that works on snapshots, without a server."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from embershard import formats
+from embershard.cli import show_diff
+from embershard.cli.answer import Answer, need_server_packages
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+def export(options: Namespace) -> Answer:
+    """The vectors of a table's ids, in a file."""
+    _prepare("export")
+    from embershard.store import offline
+
+    found = offline.find_snapshot(options.snapshot)
+    made = offline.export(found, options.table, row_numbers=options.row_numbers)
+    formats.write(
+        options.file, made.vectors, format=options.format, overwrite=options.overwrite, metadata=options.metadata
+    )
+    document = {
+        "version": found.version,
+        "table": options.table,
+        "ids": len(made.vectors),
+        "dim": made.vectors.dim,
+        "unnamed": made.unnamed,
+        "integers_as_text": made.integers_as_text,
+    }
+    lines = [f"version {found.version}", f"ids {len(made.vectors):,}", f"dim {made.vectors.dim:,}"]
+    if made.unnamed:
+        lines.append(f"left out {made.unnamed:,} rows without a name (--row-numbers writes all rows by number)")
+    if made.integers_as_text:
+        lines.append(f"as text {made.integers_as_text:,} integer ids, as the others are strings")
+    return Answer(document=document, lines=lines)
+
+
+def diff(options: Namespace) -> Answer:
+    """What differs between two snapshots."""
+    _prepare("diff")
+    from embershard.store.difference import compare
+    from embershard.store.offline import find_snapshot
+
+    a, b = find_snapshot(options.a), find_snapshot(options.b)
+    document = show_diff.document(a, b, compare(a, b))
+    return Answer(document=document, lines=show_diff.lines(document))
+
+
+def remap(options: Namespace) -> Answer:
+    """A snapshot with its rows where other lists of names want them."""
+    given = dict(options.old_lists)
+    if len(given) < len(options.old_lists):
+        options.usage_error("--from: give each table one list")
+    _prepare("remap")
+    from embershard.config import load_config
+    from embershard.store import remap as remapping
+    from embershard.store.offline import find_snapshot
+
+    config = load_config(options.config)
+    made, tables = remapping.remap(find_snapshot(options.snapshot), config, options.output, given)
+    counts = {name: asdict(of_table) for name, of_table in tables.items()}
+    told = (
+        f"table {name}: " + ", ".join(f"{what} {count:,}" for what, count in of_table.items())
+        for name, of_table in counts.items()
+    )
+    return Answer(
+        document={"version": made.version, "path": str(made.path), "tables": counts},
+        lines=[f"version {made.version}", f"path {made.path}", *told],
+    )
+
+
+def _prepare(command: str) -> None:
+    """Before anything that imports torch."""
+    need_server_packages(f"embershard {command}")
+    from embershard_server.quiet import quieten
+
+    quieten()
