@@ -40,7 +40,7 @@ def trained(implementation: Implementation, config: Config) -> None:
 def test_a_snapshot_of_any_world_loads_into_any_other_bit_for_bit(
     world: Callable[[int], Ranks], tmp_path: Path, source: int, target: int
 ) -> None:
-    config = everything("adagrad", "sum", "direct")
+    config = everything("adagrad", "sum", "vocabulary")
     saving, loading = implementation_of(world, source), implementation_of(world, target)
     trained(saving, config)
     expected = saving.state()
@@ -51,6 +51,10 @@ def test_a_snapshot_of_any_world_loads_into_any_other_bit_for_bit(
     assert found.keys() == expected.keys()
     for name in expected:
         np.testing.assert_array_equal(found[name], expected[name], strict=True)
+    for of_rank in loading.vocabularies():
+        for name, vocabulary in saving.vocabularies()[0].items():
+            for key, array in vocabulary.items():
+                np.testing.assert_array_equal(of_rank[name][key], array, strict=True)
     assert expected["wide.updates"].any()
     assert not expected["wide.updates"].all()
 
@@ -135,10 +139,10 @@ def test_a_missing_manifest_is_found(saved: Path) -> None:
 
 
 def test_another_collection_is_refused_with_the_difference_spelled_out(saved: Path) -> None:
-    other = collection([{"name": "t", "rows": 201, "dim": 4}, {"name": "v", "rows": 3, "dim": 4}], seed=8)
+    other = collection([{"name": "t", "rows": 200, "dim": 5}, {"name": "v", "rows": 3, "dim": 4}], seed=8)
     with pytest.raises(FingerprintMismatch) as caught:
         load(saved, other)
-    for difference in ("seed: 8 here, 7 there", "tables.t.rows: 201 here, 200 there", "tables.u: 'absent' here"):
+    for difference in ("seed: 8 here, 7 there", "tables.t.dim: 5 here, 4 there", "tables.u: 'absent' here"):
         assert difference in str(caught.value)
 
 
@@ -207,10 +211,10 @@ def test_a_service_refuses_to_start_from_a_bad_snapshot(tmp_path: Path, ranks: i
         case "flipped":
             flip(rows, 300)
         case "other":
-            config = SERVED.replace("rows = 50", "rows = 51")
+            config = SERVED.replace("dim = 3", "dim = 4")
     service = Service(config, tmp_path, ranks=ranks)
     assert service.ended() != 0
-    expected = {"truncated": "truncated or changed", "flipped": "checksum", "other": "tables.t.rows: 51 here, 50 there"}
+    expected = {"truncated": "truncated or changed", "flipped": "checksum", "other": "tables.t.dim: 4 here, 3 there"}
     assert f"embershard: {path}: " in service.output
     assert expected[harm] in service.output
     assert "Traceback" not in service.output.partition("torch/distributed")[0]

@@ -227,8 +227,8 @@ def test_new_rows_may_start_as_a_mean_and_move_like_any(implementation: Implemen
 def test_what_can_not_grow_says_why_and_stays(implementation: Implementation) -> None:
     build(implementation)
     for rows, fill, message in (
-        (9, Fill(), "can grow to at most"),
-        (3, Fill(), "can grow to at most"),
+        (9, Fill(), "a table can't shrink or stay"),
+        (2**41, Fill(), "can grow to at most"),
         (20, Fill(of=FeatureBatch.of("t", [9])), r"ids\[0\] = 9 is out of range"),
     ):
         with pytest.raises(InvalidInput, match=message):

@@ -153,7 +153,7 @@ class Rows(dict[str, "NDArray[np.floating[Any]]"]):
     updates: dict[str, NDArray[np.int32]]
     """{feature: int32 [N]}: updates that have moved the rows of an id, the one that was moved least; likewise."""
     sightings: dict[str, NDArray[np.int32]]
-    """{feature: int32 [N]}: how often updates have named ids with these rows, the one that was named least; likewise."""
+    """{feature: int32 [N]}: how often updates have named ids with its rows, the one that was named least; likewise."""
 
     def __init__(
         self,

@@ -117,13 +117,15 @@ def _check(engine: Engine, table: str, rows: int, fill: Fill) -> None:
     spec = tables[table]
     if isinstance(spec.ids, HashedIds):
         raise InvalidInput(
-            f"table {table!r} can't grow: its ids are hashed by the number of rows, and with another one every id would "
+            f"table {table!r} can't grow: its ids are hashed by the number of rows, and with another number each would "
             "have other rows; make a larger table, and train it"
         )
-    if not spec.rows < rows <= MAX_ROWS:
+    if rows <= spec.rows:
         raise InvalidInput(
-            f"table {table!r} has {spec.rows:,} rows; it can grow to at most {MAX_ROWS:,}, not to {rows:,}"
+            f"table {table!r} has {spec.rows:,} rows, and a table can't shrink or stay: give more than that"
         )
+    if rows > MAX_ROWS:
+        raise InvalidInput(f"table {table!r} can grow to at most {MAX_ROWS:,} rows, not to {rows:,}")
     if isinstance(spec.ids, VocabularyIds) and (fill.mean or fill.of):
         raise InvalidInput(
             f"table {table!r} has vocabulary ids, each of which starts from what it was served before; grow it without "
