@@ -30,10 +30,13 @@ class Sightings:
     @classmethod
     def of(cls, keys: Keys, *, demanded: bool = False) -> Sightings:
         """Those of one batch."""
+        if keys.names is None:
+            keys_u, counts_u = np.unique(keys.keys_n, return_counts=True)
+            names_u, demanded_u = np.full(len(keys_u), None), np.full(len(keys_u), demanded)
+            return cls(keys_u=keys_u, names_u=names_u, counts_u=counts_u, demanded_u=demanded_u)
         count = len(keys.keys_n)
-        names_n = np.full(count, None)
-        if keys.names is not None:
-            names_n[:] = keys.names
+        names_n = np.empty(count, object)
+        names_n[:] = keys.names
         return cls(
             keys_u=keys.keys_n,
             names_u=names_n,

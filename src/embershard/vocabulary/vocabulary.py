@@ -128,8 +128,9 @@ class Vocabulary:
         self._candidates.index.remove(candidates_u[chosen_u & (candidates_u >= 0)])
         new_u = ~chosen_u & (candidates_u < 0)
         self._candidates.remember(others.keys_u[new_u], totals_u[new_u], self._step)
-        self._take_back(evicted)
-        self._held.leave(evicted)
+        if len(evicted):
+            self._take_back(evicted)
+            self._held.leave(evicted)
         admitted = others.where(chosen_u)  # in the order of keys: the slots don't depend on who was more frequent
         slots = self._held.enter(admitted, totals_u[chosen_u], self._step, now_s)
         self._victims.note(slots)
