@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from support.scenario import FACTORS, ID_KINDS, POOLINGS, everything, random_batch
 
 from embershard.collection import Collection
-from embershard.config import TableSpec
+from embershard.config import Matrix, TableSpec
 from embershard.engine.initial import CHUNK_ROWS, fill_initial, initial_rows
-from embershard.factor import Matrix, matrices_of
 
 
 @settings(deadline=None)
@@ -28,8 +27,8 @@ def test_the_way_back_is_what_autograd_gives(seed: int, pooling: str, ids: str, 
     random = np.random.default_rng(seed)
     config = everything("sgd", pooling, ids)
     part = Collection(config).read([random_batch(random, config, table, examples=8)]).parts[0]
-    own = [matrix for matrix in matrices_of(part.table) if not matrix.shared]
-    shared = next((matrix for matrix in matrices_of(part.table) if matrix.shared), None)
+    own = [matrix for matrix in part.table.matrices if not matrix.shared]
+    shared = next((matrix for matrix in part.table.matrices if matrix.shared), None)
 
     def numbers(rows: int, dim: int) -> torch.Tensor:
         return torch.from_numpy(random.normal(size=(rows, dim)).astype(np.float32)).requires_grad_()
@@ -48,7 +47,7 @@ def test_the_way_back_is_what_autograd_gives(seed: int, pooling: str, ids: str, 
 
 def table(rows: int, kind: str) -> Matrix:
     spec = TableSpec(name="t", rows=rows, dim=3, init={"kind": kind, "scale": 0.5})  # type: ignore[arg-type]  # read
-    return matrices_of(spec)[0]
+    return spec.matrices[0]
 
 
 @pytest.mark.parametrize("kind", ["normal", "uniform"])

@@ -12,7 +12,6 @@ from support.scenario import collection
 from embershard.engine.growth import Fill
 from embershard.engine.placement import bytes_of_tables, groups_of
 from embershard.errors import InvalidInput, Overloaded
-from embershard.factor import parameters_of
 from embershard.types import FeatureBatch, Provenance, updates_of
 
 VOCABULARY = {"kind": "vocabulary", "fallback_rows": 5, "admit_after": 2, "padding": -9}
@@ -262,7 +261,7 @@ def test_updates_are_counted_once_a_step_and_sightings_each_time(implementation:
     ],
 )
 def test_parameters_count_as_they_should(table: dict[str, Any], parameters: int) -> None:
-    assert parameters_of(collection([{"name": "t", **table}]).tables[0]) == parameters
+    assert collection([{"name": "t", **table}]).tables[0].parameters == parameters
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])

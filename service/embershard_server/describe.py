@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from embershard import codec
 from embershard.engine.growth import Fill, Growth
 from embershard.errors import InvalidInput
-from embershard.factor import parameters_of
 from embershard.v1 import embershard_pb2 as pb
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def _table(engine: Engine, table: TableSpec, size: int) -> pb.Table:
         scale=table.scale if table.scale != "none" else "",
         normalise=table.normalise if table.normalise != "none" else "",
         frozen=table.frozen,
-        parameters=parameters_of(table),
+        parameters=table.parameters,
         vocabulary=_vocabulary(engine, table.name),
     )
 

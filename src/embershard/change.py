@@ -16,7 +16,6 @@ from torch import Tensor
 
 from embershard.compose import RowBatch
 from embershard.errors import InvalidInput
-from embershard.factor import matrices_of, needs_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,7 +52,7 @@ class Move:
         Raises:
             InvalidInput: they are too large for a row.
         """
-        known = part.ids.keys is None and not needs_rows(part.table)
+        known = part.ids.keys is None and not part.table.needs_rows
         return cls(
             part=part, gradients_BD=gradients_BD, pulled=_pulled(part, gradients_BD, [], None) if known else None
         )
@@ -65,7 +64,7 @@ class Move:
     @property
     def rows(self) -> list[Tensor]:
         """int64 [M]: the rows of each matrix, all of the shared one."""
-        shared = [torch.arange(matrix.rows) for matrix in matrices_of(self.part.table) if matrix.shared]
+        shared = [torch.arange(matrix.rows) for matrix in self.part.table.matrices if matrix.shared]
         return [*self.part.rows, *shared]
 
 
@@ -112,13 +111,13 @@ class Change:
     @property
     def readers(self) -> list[RowBatch]:
         """Those whose rows must be known."""
-        parts = [move.part for move in self.moves if needs_rows(move.part.table)]
+        parts = [move.part for move in self.moves if move.part.table.needs_rows]
         return parts + [write.parents for write in self.writes if write.parents is not None]
 
     @property
     def applies(self) -> set[str]:
         """Matrices that gradients move."""
-        return {matrix.name for move in self.moves for matrix in matrices_of(move.part.table)}
+        return {matrix.name for move in self.moves for matrix in move.part.table.matrices}
 
     def overwrites(self, *, anew: bool) -> set[str]:
         """Matrices with rows that get values, or are started anew."""
@@ -158,7 +157,7 @@ class Change:
 
 def rows_of_parts(parts: Iterable[RowBatch]) -> ByMatrix:
     """Rows of each matrix, those of the parts one after the other."""
-    return concatenated(pair for part in parts for pair in zip(_names(part), part.rows, strict=True))
+    return concatenated(pair for part in parts for pair in zip(part.table.own_matrices, part.rows, strict=True))
 
 
 def shares(parts: Iterable[RowBatch], gathered: Mapping[str, Tensor]) -> ByPart:
@@ -167,7 +166,7 @@ def shares(parts: Iterable[RowBatch], gathered: Mapping[str, Tensor]) -> ByPart:
     shared_out: ByPart = {}
     for part in parts:
         pieces = []
-        for matrix in _names(part):
+        for matrix in part.table.own_matrices:
             start, taken[matrix] = taken[matrix], taken[matrix] + len(part.ids.rows_M)
             pieces.append(gathered[matrix][start : taken[matrix]])
         shared_out[part] = pieces
@@ -196,14 +195,10 @@ def check_size(where: str, what: str, array: NDArray[Any], largest: float, hint:
         raise InvalidInput(f"{where}: {what}{list(at)} = {array[at]:g} is larger than {largest:g}; {hint}")
 
 
-def _names(part: RowBatch) -> list[str]:
-    return [matrix.name for matrix in matrices_of(part.table) if not matrix.shared]
-
-
 def _pulled(part: RowBatch, gradients_BD: Tensor, stored: Sequence[Tensor], projection_RD: Tensor | None) -> ByMatrix:
     pulled, of_projection = part.pull(gradients_BD, stored, projection_RD)
     pieces = [*pulled, *([] if of_projection is None else [of_projection])]
     for piece in pieces:
         what = "gradients, as they arrive at the rows,"
         check_size(f"feature {part.batch.feature!r}", what, piece.cpu().numpy(), MAX_GRADIENT, "clip them")
-    return {matrix.name: piece for matrix, piece in zip(matrices_of(part.table), pieces, strict=True)}
+    return {matrix.name: piece for matrix, piece in zip(part.table.matrices, pieces, strict=True)}

@@ -17,7 +17,6 @@ from embershard.arrays import tensor_of
 from embershard.change import MAX_GRADIENT, ByMatrix, Change, Move, Write, check_size, rows_of_parts, shares
 from embershard.compose import RowBatch
 from embershard.errors import InvalidInput
-from embershard.factor import matrices_of
 from embershard.types import FeatureBatch, FeatureUpdate
 
 if TYPE_CHECKING:
@@ -135,8 +134,7 @@ class Collection:
     def numbers(self, batch: FeatureBatch) -> int:
         """Numbers of the stored rows, or of the vectors if those are larger, of all ids of a batch."""
         table = self._table(batch.feature)
-        stored = sum(matrix.dim for matrix in matrices_of(table) if not matrix.shared)
-        return len(batch.ids) * table.hashes * max(stored, table.dim)
+        return len(batch.ids) * table.hashes * table.numbers_per_row
 
     def _check_numbers(self, numbers: int) -> None:
         most = self.config.limits.numbers_per_request

@@ -21,7 +21,7 @@ from torch.nn.functional import embedding_bag
 
 from embershard.arrays import tensor_of
 from embershard.errors import InvalidInput
-from embershard.factor import combine, finish, needs_rows, spread, stored_rows
+from embershard.factor import combine, finish, spread, stored_rows
 from embershard.ids import IdRows, rows_of
 from embershard.types import FeatureBatch, Provenance
 
@@ -152,10 +152,10 @@ class RowBatch:
     ) -> tuple[list[Tensor], Tensor | None]:
         """Gradients of the answers → of the rows of each matrix, and of the projection if there is one.
 
-        `stored` are those rows as they are; none are needed where `needs_rows` says so.
+        `stored` are those rows as they are; none are needed where the table's `needs_rows` says so.
         """
         gradients = gradients_BD if self.outer is None else self.outer.pull(gradients_BD)
-        if not needs_rows(self.table):
+        if not self.table.needs_rows:
             return spread(self.table, self.inner.pull(finish(self.table, gradients, None))), None
         sums = self.inner(combine(self.table, stored))
         if projection_RD is None:
@@ -214,7 +214,7 @@ def _ids_per_output(table: TableSpec, batch: FeatureBatch, kept_N: NDArray[np.bo
 def _rows_per_output(counts_B: NDArray[np.int64], rows_per_id: int | NDArray[np.int64]) -> NDArray[np.int64]:
     """int64 [outputs]: rows that each output sums."""
     if isinstance(rows_per_id, int):
-        return counts_B * rows_per_id
+        return counts_B if rows_per_id == 1 else counts_B * rows_per_id
     ends_n = np.concatenate([[0], np.cumsum(rows_per_id)])
     rows_B: NDArray[np.int64] = np.diff(ends_n[np.concatenate([[0], np.cumsum(counts_B)])])
     return rows_B

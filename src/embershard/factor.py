@@ -1,10 +1,4 @@
-"""What a table's rows are made of: one matrix of stored rows, or several that make up a row together.
-
-| factor              | stored                                  | row i                              |
-|---------------------|-----------------------------------------|------------------------------------|
-| none                | rows × dim                              | row i                              |
-| low_rank            | rows × r, and a shared r × dim          | row i times the projection         |
-| quotient_remainder  | ⌈rows / R⌉ × dim, and R × dim           | row i // R with row i % R          |
+"""Stored rows → rows of a table → vectors, and gradients the same road back; see `config.matrix` for what is stored.
 
 Low rank: r numbers of a row travel, and every rank keeps a copy of the projection. Quotient and remainder: Shi et al.
 2020, "Compositional embeddings using complementary partitions".
@@ -13,86 +7,16 @@ Low rank: r numbers of a row travel, and every rank keeps a copy of the projecti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from embershard.config import InitSpec, LowRank, QuotientRemainder, TableSpec
-
-if TYPE_CHECKING:
-    from embershard.config import Config
+from embershard.config import QuotientRemainder, TableSpec
 
 _SMALLEST = 1e-12
 """Added under the root of a squared length, so that a row of zeros has a direction: none."""
 _LAYER_EPS = 1e-5
 """Added to the variance, as torch.nn.LayerNorm does."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Matrix:
-    """Stored rows: what engines and snapshots know of a table."""
-
-    name: str
-    """Unique in the collection: no name of a table has a colon."""
-    table: TableSpec
-    """The table that it is, or is a part of."""
-    rows: int
-    """Rows."""
-    dim: int
-    """Numbers in a row."""
-    dtype: str
-    """float32 or float16."""
-    init: InitSpec
-    """How rows start,"""
-    mean: float = 0.0
-    """around this number."""
-    shared: bool = False
-    """Whether every vector of the table needs all of it, so that each rank keeps a copy."""
-
-
-def matrices_of(table: TableSpec) -> tuple[Matrix, ...]:
-    """The matrices of a table, those first whose rows ids ask for."""
-
-    def matrix(part: str, rows: int, dim: int, init: InitSpec = table.init, **others: object) -> Matrix:
-        name = f"{table.name}:{part}" if part else table.name
-        described = {"table": table, "dtype": table.dtype, **others}
-        return Matrix(name=name, rows=rows, dim=dim, init=init, **described)  # type: ignore[arg-type]  # checked above
-
-    match table.factor:
-        case None:
-            return (matrix("", table.rows, table.dim),)
-        case LowRank(rank=rank):
-            # Its columns have length 1 in expectation, so that vectors are as large as rows of an unfactored table.
-            spread = InitSpec(kind="normal", scale=rank**-0.5)
-            projection = matrix("projection", rank, table.dim, spread, dtype="float32", shared=True)
-            return matrix("", table.rows, rank), projection
-        case QuotientRemainder(combine=combine, remainders=remainders):
-            assert remainders is not None
-            quotients = -(-table.rows // remainders)
-            dim = table.dim // 2 if combine == "concat" else table.dim
-            # A product starts as the quotient's row, a little stretched: small numbers times each other would vanish.
-            near_one = InitSpec(kind="normal", scale=0.1)
-            second = {"init": near_one, "mean": 1.0} if combine == "product" else {}
-            return matrix("quotient", quotients, dim), matrix("remainder", remainders, dim, **second)  # type: ignore[arg-type]
-
-
-def all_matrices(config: Config) -> list[Matrix]:
-    """The matrices of all tables of a collection."""
-    return [matrix for table in config.tables for matrix in matrices_of(table)]
-
-
-def parameters_of(table: TableSpec) -> int:
-    """Learned numbers of a table, optimizer state apart."""
-    return sum(matrix.rows * matrix.dim for matrix in matrices_of(table))
-
-
-def needs_rows(table: TableSpec) -> bool:
-    """Whether a gradient can only be pulled back to the rows by whoever knows them: the way isn't linear."""
-    factor = table.factor
-    product = isinstance(factor, QuotientRemainder) and factor.combine == "product"
-    return product or isinstance(factor, LowRank) or table.normalise != "none"
 
 
 def stored_rows(table: TableSpec, rows_M: Tensor) -> list[Tensor]:

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embershard.config import Config, QuotientRemainder, TableSpec, VocabularyIds
+from embershard.config import Config, Matrix, QuotientRemainder, TableSpec, VocabularyIds
 from embershard.engine.initial import fill_initial
-from embershard.factor import Matrix, all_matrices, matrices_of
 from embershard.ids import Keys, hashed_rows, rows_of
 from embershard.types import FeatureBatch, FeatureUpdate
 from embershard.vocabulary import Sightings, Vocabulary
@@ -31,7 +30,7 @@ class Reference:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.tables = {feature: table for table in config.tables for feature in table.features}
-        self.matrices = {matrix.name: matrix for matrix in all_matrices(config)}
+        self.matrices = {matrix.name: matrix for matrix in config.matrices}
         self.weights = {name: self._start(matrix) for name, matrix in self.matrices.items()}
         self.state = {
             name: _zeros(matrix.rows, 1 if self._optimizer(matrix).kind == "rowwise_adagrad" else matrix.dim)
@@ -171,7 +170,7 @@ class Reference:
 
     def _row(self, table: TableSpec, row: int, weights: dict[str, Tensor]) -> Tensor:
         if not isinstance(table.factor, QuotientRemainder):
-            return weights[matrices_of(table)[0].name][row]
+            return weights[table.matrices[0].name][row]
         first = weights[f"{table.name}:quotient"][row // table.factor.remainders]
         second = weights[f"{table.name}:remainder"][row % table.factor.remainders]
         match table.factor.combine:

@@ -2,8 +2,9 @@
 
 from embershard.config.collection import CollectionSpec, Config, LimitSpec
 from embershard.config.layout import fingerprint_of, layout_difference
+from embershard.config.matrix import Matrix
 from embershard.config.parse import load_config, parse_config
-from embershard.config.tables import (
+from embershard.config.specs import (
     MAX_ROWS,
     DirectIds,
     HashedIds,
@@ -11,9 +12,9 @@ from embershard.config.tables import (
     LowRank,
     OptimizerSpec,
     QuotientRemainder,
-    TableSpec,
     VocabularyIds,
 )
+from embershard.config.tables import TableSpec
 
 __all__ = [
     "MAX_ROWS",
@@ -24,6 +25,7 @@ __all__ = [
     "InitSpec",
     "LimitSpec",
     "LowRank",
+    "Matrix",
     "OptimizerSpec",
     "QuotientRemainder",
     "TableSpec",

@@ -11,7 +11,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from embershard.config.layout import fingerprint_of
-from embershard.config.tables import CLOSED, DirectIds, HashedIds, Name, OptimizerSpec, TableSpec, VocabularyIds
+from embershard.config.matrix import Matrix
+from embershard.config.specs import CLOSED, DirectIds, HashedIds, Name, OptimizerSpec, VocabularyIds
+from embershard.config.tables import TableSpec
 from embershard.id_list import read_id_list
 
 
@@ -79,6 +81,11 @@ class Config:
     def fingerprint(self) -> str:
         """Names the layout, but for the rows of tables that may grow."""
         return fingerprint_of(self.layout())
+
+    @property
+    def matrices(self) -> list[Matrix]:
+        """What is stored of all tables."""
+        return [matrix for table in self.tables for matrix in table.matrices]
 
     def table(self, name: str) -> TableSpec:
         """The table of this name; KeyError if there is none."""

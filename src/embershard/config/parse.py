@@ -10,16 +10,16 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from embershard.config.collection import CollectionSpec, Config, LimitSpec
-from embershard.config.tables import (
+from embershard.config.specs import (
     DirectIds,
     HashedIds,
     InitSpec,
     LowRank,
     OptimizerSpec,
     QuotientRemainder,
-    TableSpec,
     VocabularyIds,
 )
+from embershard.config.tables import TableSpec
 from embershard.errors import ConfigError
 
 

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from embershard.compose import RowBatch
-    from embershard.config import Config
+    from embershard.config import Config, Matrix
     from embershard.engine.world import World
-    from embershard.factor import Matrix
 
 
 class Engine(ABC):

@@ -18,13 +18,12 @@ from embershard.config import MAX_ROWS, HashedIds, VocabularyIds
 from embershard.engine.base import check_memory
 from embershard.engine.placement import groups_of, overlaps
 from embershard.errors import ConfigError, InvalidInput, Overloaded
-from embershard.factor import matrices_of
 
 if TYPE_CHECKING:
+    from embershard.config import Matrix
     from embershard.engine.base import Engine
     from embershard.engine.placement import Group
     from embershard.engine.shard import Shard
-    from embershard.factor import Matrix
     from embershard.types import FeatureBatch
 
 
@@ -59,9 +58,9 @@ def grow(engine: Engine, growth: Growth) -> None:
     """
     table, rows, fill = growth.table, growth.rows, growth.fill
     _check(engine, table, rows, fill)
-    first = matrices_of(engine.config.table(table))[0]
+    first = engine.config.table(table).matrices[0]
     start_D = _mean(engine, first, fill)
-    old = {matrix.name: matrix.rows for matrix in matrices_of(engine.config.table(table))}
+    old = {matrix.name: matrix.rows for matrix in engine.config.table(table).matrices}
     resize(engine, {table: rows})
     if start_D is not None:
         grown = engine.matrices[first.name]

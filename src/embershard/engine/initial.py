@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embershard.factor import Matrix
+from embershard.config import Matrix
 from embershard.ids import table_seed
 
 CHUNK_ROWS = 4096

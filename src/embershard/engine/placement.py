@@ -22,10 +22,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from embershard.factor import Matrix, all_matrices
-
 if TYPE_CHECKING:
-    from embershard.config import Config, OptimizerSpec
+    from embershard.config import Config, Matrix, OptimizerSpec
 
 BOOKKEEPING_BYTES = 9
 """A row's, beside what is learned: two counts of 32 bits, and whether it is frozen."""
@@ -131,7 +129,7 @@ class Group:
 def groups_of(config: Config, world_size: int) -> list[Group]:
     """Stacks the matrices of a collection for a number of ranks."""
     alike: dict[tuple[int, str, OptimizerSpec], list[Matrix]] = {}
-    for matrix in all_matrices(config):
+    for matrix in config.matrices:
         alike.setdefault((matrix.dim, matrix.dtype, config.optimizer_of(matrix.table)), []).append(matrix)
     return [
         _stack(f"group{number}", matrices, dim, dtype, optimizer, world_size)

@@ -183,17 +183,15 @@ class Ticker:
         """Joint: adds up what all ranks bring."""
         reads = [job.read for job in load.lookups]
         curious = [job.read for job in load.lookups if job.with_counts]
-        works = [
-            work_of_reads(reads, curious, self._counted),
-            Work(action=frozenset(job.action for job in load.actions)),
-        ]
-        works += [work_of_change(load.update.change)] if load.update else []
-        flags = [any(flag) for flag in zip(*(work.flags(self._columns) for work in works), strict=True)]
+        mine = work_of_reads(reads, curious, self._counted)
+        mine |= Work(action=frozenset(job.action for job in load.actions))
+        mine |= work_of_change(load.update.change) if load.update else Work()
         self._now_s = max(self._now_s, int(time.time()))  # a clock that is set back makes nothing younger
         head = [self._now_s if self._world.rank == 0 else 0, load.more, self._asks, self._ready]
+        flags = mine.flags(self._columns) if self._world.size > 1 else []
         sums = self._world.sum(torch.tensor([*head, *flags], dtype=torch.int64)).tolist()
         return _Agreement(
-            work=work_of_sums(self._columns, sums[len(head) :]),
+            work=work_of_sums(self._columns, sums[len(head) :]) if flags else mine,
             now_s=sums[0],
             more=sums[1] > 0,
             asked_to_leave=sums[2] > 0,

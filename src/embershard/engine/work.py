@@ -43,6 +43,10 @@ class Work:
         """Whether rows change."""
         return bool(self.admit or self.apply or self.write or self.start)
 
+    def __or__(self, other: Work) -> Work:
+        """What either does."""
+        return Work(**{step.name: getattr(self, step.name) | getattr(other, step.name) for step in fields(self)})
+
     def flags(self, columns: Sequence[tuple[str, str]]) -> list[bool]:
         """Which of all that may be done is done."""
         return [name in getattr(self, step) for step, name in columns]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from embershard.config import layout_difference
-from embershard.factor import matrices_of
 from embershard.store.offline import BLOCK_ROWS, config_of, rows_of_ids
 from embershard.store.snapshot import read_tensors
 
@@ -90,8 +89,8 @@ def compare(a: Snapshot, b: Snapshot) -> Difference:
 def _table(a: Snapshot, b: Snapshot, table_a: TableSpec, table_b: TableSpec) -> TableDifference:
     ids_a, ids_b = rows_of_ids(a, table_a), rows_of_ids(b, table_b)
     name = table_a.name
-    dims_b = {matrix.name: matrix.dim for matrix in matrices_of(table_b)}
-    alike = [matrix.name for matrix in matrices_of(table_a) if dims_b.get(matrix.name) == matrix.dim]
+    dims_b = {matrix.name: matrix.dim for matrix in table_b.matrices}
+    alike = [matrix.name for matrix in table_a.matrices if dims_b.get(matrix.name) == matrix.dim]
     by_id = table_a.owns_rows and table_b.owns_rows
     return TableDifference(
         rows=(table_a.rows, table_b.rows),

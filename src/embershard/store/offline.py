@@ -12,7 +12,7 @@ import numpy as np
 from embershard.arrays import tensor_of
 from embershard.config import DirectIds, HashedIds, VocabularyIds, parse_config
 from embershard.errors import InvalidInput, SnapshotError
-from embershard.factor import combine, finish, matrices_of, stored_rows
+from embershard.factor import combine, finish, stored_rows
 from embershard.formats import Vectors
 from embershard.store.id_files import names_of, read_id_file
 from embershard.store.manifest import MANIFEST, Snapshot, list_snapshots, open_snapshot
@@ -125,7 +125,7 @@ def export(snapshot: Snapshot, name: str, *, row_numbers: bool = False) -> Expor
 
 def served(snapshot: Snapshot, table: TableSpec, rows_N: NDArray[np.int64]) -> NDArray[np.float32]:
     """float32 [N, D]: the vectors that these rows of a table make."""
-    matrices = matrices_of(table)
+    matrices = table.matrices
     tensors = read_tensors(snapshot, [f"{matrix.name}.weight" for matrix in matrices])
     stored = [tensors[f"{matrix.name}.weight"] for matrix in matrices if not matrix.shared]
     shared = [tensors[f"{matrix.name}.weight"] for matrix in matrices if matrix.shared]

@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 
 _EMPTY = -1
 """What FBGEMM's map has where there is no key; the key of this value is kept aside."""
-_PLACES = 3
-"""Places in the map a slot: at most a third is taken by living keys."""
+_PLACES = 4
+"""Places in the map a slot: at most a quarter is taken by living keys, and three fifths by all while batches are small."""
 _FULL = 2
 """Entries a slot, living or not, from which on the next map is filled;"""
-_TOO_FULL = 2.5
-"""and those that no insertion may exceed, as a search ends at an empty place."""
 _CLEARED, _CLEARED_LEAST = 32, 8192
 """Places of the next map that are cleared with each key inserted, and with each insertion;"""
 _MOVED, _MOVED_LEAST = 4, 1024
@@ -72,7 +70,7 @@ class KeyIndex:
         slots_n = self._map.hints(keys_n)
         if self._aside >= 0:
             slots_n[keys_n == _EMPTY] = self._aside
-        np.putmask(slots_n, self.keys[slots_n] != keys_n, -1)
+        np.putmask(slots_n, self.keys.take(slots_n, mode="clip") != keys_n, -1)
         return slots_n
 
     def put(self, keys_n: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -100,9 +98,6 @@ class KeyIndex:
 
     def _place(self, keys_n: NDArray[np.int64], slots_n: NDArray[np.int64]) -> None:
         self.keys[slots_n], self.used[slots_n] = keys_n, True
-        if self._map.entries + len(keys_n) > _TOO_FULL * self.capacity:
-            self._renew()
-            return
         self._insert(self._map, keys_n, slots_n)
         if self._next is None and self._map.entries > _FULL * self.capacity:
             self._next, self._moved = _Map(self.capacity), 0
@@ -118,12 +113,6 @@ class KeyIndex:
             keys_n, slots_n = keys_n[~aside_n], slots_n[~aside_n]
         into.insert(keys_n, slots_n)
 
-    def _renew(self) -> None:
-        """Brings all keys to a new map at once: so many have come together that nobody waits long for each."""
-        self._next, self._moved = _Map(self.capacity), 0
-        while self._next is not None:
-            self._continue(self.capacity)
-
     def _continue(self, inserted: int) -> None:
         """Clears or fills the next map some more; once it has the keys of all slots, it is the map."""
         assert self._next is not None
@@ -137,7 +126,7 @@ class KeyIndex:
 
 
 class _Map:
-    """FBGEMM's map from key to slot; it has room for `_TOO_FULL` keys a slot, and must be cleared before it is used."""
+    """FBGEMM's map from key to slot; it must be cleared before it is used."""
 
     def __init__(self, capacity: int) -> None:
         self.places = _PLACES * capacity + 64
@@ -164,6 +153,7 @@ class _Map:
     def insert(self, keys_n: NDArray[np.int64], slots_n: NDArray[np.int64]) -> None:
         """Adds keys, none of which is `_EMPTY`, or says that they have other slots now."""
         self.entries += len(keys_n)
+        assert self.entries < self.places, "a search would find no end"
         torch.ops.fbgemm.pruned_hashmap_insert(
             tensor_of(keys_n), tensor_of(slots_n), _whole(len(keys_n)), self._table_P2, self._whole
         )
