@@ -139,7 +139,7 @@ def test_a_direct_table_with_a_list_of_names_takes_both(tmp_path: Path) -> None:
     named = table(rows=4, names=tmp_path / "words.txt")
     assert rows(named, ["king", "the"]) == [[2], [0]]
     assert rows(named, [3]) == [[3]]
-    with pytest.raises(InvalidInput, match=r"ids\[1\] = 'queen' isn't in the list of ids of table 't'"):
+    with pytest.raises(InvalidInput, match=r"ids\[1\] = 'queen' isn't in the list of names of table 't'"):
         rows(named, ["of", "queen"])
 
 

@@ -184,7 +184,7 @@ def test_what_is_no_move_from_one_list_to_another_is_refused(folder: Folder) -> 
         (old, (), "has the same lists of names as the configuration: there is nothing to move"),
         (folder.config(None), (), "has a list of names in"),
         (folder.config(NEW, seed=8), (), "seed: 8 here, 7 there"),
-        (folder.config(NEW, factor='normalise = "l2"'), (), "tables.word.normalise: 'l2' here, 'absent' there"),
+        (folder.config(NEW, factor='normalise = "l2"'), (), "tables.word.normalise: 'l2' here, absent there"),
         (new, ("--from", f"word={folder.path / 'b.txt'}"), "has the list itself; leave it out"),
         (new, ("--from", f"query={folder.path / 'b.txt'}"), "--from query: no list of names of such a table differs"),
     ):

@@ -22,7 +22,7 @@ SOURCES = sorted(
     if "v1" not in path.parts
 )
 LAYERS = [
-    ("embershard.errors", "embershard.types", "embershard.id_list", "embershard.arrays", "embershard.v1"),
+    ("embershard.errors", "embershard.types", "embershard.name_list", "embershard.arrays", "embershard.v1"),
     ("embershard.config", "embershard.formats"),
     ("embershard.codec", "embershard.ids", "embershard.factor"),
     ("embershard.client", "embershard.compose", "embershard.vocabulary"),

@@ -9,7 +9,6 @@ import pytest
 from support.implementation import Array, Implementation
 from support.scenario import collection
 
-from embershard.engine.growth import Fill
 from embershard.engine.placement import bytes_of_tables, groups_of
 from embershard.errors import InvalidInput, Overloaded
 from embershard.types import FeatureBatch, Provenance, updates_of
@@ -201,7 +200,7 @@ def test_old_rows_of_a_table_that_grows_stay_bit_for_bit(
     update(implementation, list(range(9)))
     before, served = implementation.state(), look_up(implementation, list(range(9)))
     config = collection([{"name": "t", "rows": 31, "dim": 3, "ids": ids, **table}], kind="adagrad", learning_rate=0.1)
-    implementation.grow("t", 31, Fill())
+    implementation.grow("t", 31)
     np.testing.assert_array_equal(look_up(implementation, list(range(9))), served)
     after = implementation.state()
     implementation.build(config.grown({}))
@@ -215,9 +214,9 @@ def test_new_rows_may_start_as_a_mean_and_move_like_any(implementation: Implemen
     build(implementation)
     update(implementation, [1, 2])
     old = implementation.state()["t.weight"]
-    implementation.grow("t", 12, Fill(mean=True))
+    implementation.grow("t", 12, mean=True)
     np.testing.assert_allclose(look_up(implementation, [9, 11]), [old.mean(axis=0)] * 2, rtol=1e-5)
-    implementation.grow("t", 14, Fill(of=FeatureBatch.of("t", [1, 2])))
+    implementation.grow("t", 14, mean_of=FeatureBatch.of("t", [1, 2]))
     np.testing.assert_allclose(look_up(implementation, [13]), [old[1:3].mean(axis=0)], rtol=1e-5)
     update(implementation, [13])
     assert provenance(implementation, [12, 13]) == [Provenance.UNTRAINED, Provenance.OWN_ROW]
@@ -225,19 +224,19 @@ def test_new_rows_may_start_as_a_mean_and_move_like_any(implementation: Implemen
 
 def test_what_can_not_grow_says_why_and_stays(implementation: Implementation) -> None:
     build(implementation)
-    for rows, fill, message in (
-        (9, Fill(), "a table can't shrink or stay"),
-        (2**41, Fill(), "can grow to at most"),
-        (20, Fill(of=FeatureBatch.of("t", [9])), r"ids\[0\] = 9 is out of range"),
+    for rows, start, message in (
+        (3, {}, "can't shrink to 3"),
+        (2**41, {}, "can grow to at most"),
+        (20, {"mean_of": FeatureBatch.of("t", [9])}, r"ids\[0\] = 9 is out of range"),
     ):
         with pytest.raises(InvalidInput, match=message):
-            implementation.grow("t", rows, fill)
+            implementation.grow("t", rows, **start)
     build(implementation, {"kind": "hashed"})
     with pytest.raises(InvalidInput, match="its ids are hashed by the number of rows"):
-        implementation.grow("t", 20, Fill())
+        implementation.grow("t", 20)
     build(implementation, VOCABULARY)
     with pytest.raises(InvalidInput, match="starts from what it was served before"):
-        implementation.grow("t", 20, Fill(mean=True))
+        implementation.grow("t", 20, mean=True)
     assert len(look_up(implementation, [1, 2])) == 2
 
 

@@ -60,12 +60,14 @@ def _serve(options: argparse.Namespace) -> int:
 
     quieten()
     from embershard.store.folder import DataDir
-    from embershard_server.server import Server, config_at, make_engine
+    from embershard_server.server import Server
+    from embershard_server.start import start
 
-    engine = make_engine(config_at(config, DataDir(options.data_dir).snapshots))
+    data = DataDir(options.data_dir)
+    engine, version = start(config, data)
 
     async def run() -> int:
-        server = Server(engine, config, address=address, data_dir=options.data_dir)
+        server = Server(engine, version, address=address, data=data)
         return await server.run(lambda bound, version: _announce(engine, bound, version))
 
     return asyncio.run(run())

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
@@ -15,25 +13,21 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from embershard.config import fingerprint_of
 from embershard.engine.freezing import freeze
-from embershard.engine.growth import grow, resize
-from embershard.engine.local import LocalEngine
+from embershard.engine.growth import grow
 from embershard.engine.tick import Action, Ticker
-from embershard.engine.world import SoloWorld
-from embershard.errors import ConfigError, InstallError, SnapshotError
+from embershard.errors import ConfigError, SnapshotError
 from embershard.store import snapshot
-from embershard.store.folder import DataDir
-from embershard.store.manifest import Snapshot, list_snapshots, open_snapshot
 from embershard_server.servicers import Servicers
 from embershard_server.streams import Streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from embershard.config import Config
     from embershard.engine.base import Engine
     from embershard.engine.growth import Growth
+    from embershard.store.folder import DataDir
+    from embershard.store.manifest import Snapshot
     from embershard.types import FeatureBatch
 
 logger = logging.getLogger(__name__)
@@ -47,68 +41,29 @@ FAILED = 70
 """Exit status of a rank whose engine failed: start it again (EX_SOFTWARE of sysexits.h)."""
 
 
-def make_engine(config: Config) -> Engine:
-    """The sharded engine under torchrun, else the local one.
-
-    Raises:
-        InstallError: the sharded engine needs TorchRec, and it isn't installed.
-        ConfigError: the tables don't fit into memory.
-    """
-    if "WORLD_SIZE" not in os.environ:
-        return LocalEngine(config, SoloWorld())
-    try:
-        from embershard.engine.torchrec import TorchRecEngine
-    except ImportError as error:
-        raise InstallError(
-            f"torchrun asks for the sharded engine, which needs TorchRec: {error}; `embershard doctor` says what to run"
-        ) from error
-    from embershard.engine.world import TorchWorld
-
-    return TorchRecEngine(config, TorchWorld(timeout_s=config.limits.group_timeout_s))
-
-
-def config_at(config: Config, snapshots: Path) -> Config:
-    """The configuration with as many rows as the newest snapshot has, of tables that may grow.
-
-    Such tables never shrink: one that has grown keeps its rows whatever the file says, and one that the file makes
-    larger grows once the snapshot is loaded.
-    """
-    if not (found := list_snapshots(snapshots)):
-        return config
-    newest = open_snapshot(found[-1])
-    if fingerprint_of(newest.manifest["layout"]) != config.fingerprint():
-        return config  # loading it says what differs
-    for table in config.tables:
-        if table.rows < newest.rows[table.name]:
-            logger.info("table %s has grown to %d rows; write it down", table.name, newest.rows[table.name])
-    return config.grown(newest.rows)
-
-
 class Server:
-    """One rank's front end and ticker around an engine; `config` may want more rows than that has yet."""
+    """One rank's front end and ticker around an engine."""
 
-    def __init__(self, engine: Engine, config: Config, *, address: str, data_dir: Path) -> None:
-        self._engine, self._config, self._world = engine, config, engine.world
-        self._address, self._data = address, DataDir(data_dir)
+    def __init__(self, engine: Engine, version: int, *, address: str, data: DataDir) -> None:
+        self._engine, self._version, self._world = engine, version, engine.world
+        self._limits, self._address, self._data = engine.config.limits, address, data
         self._loop = asyncio.get_running_loop()
         self._leaving = asyncio.Event()
         self._health = health.aio.HealthServicer()
         self._status = 0
 
     async def run(self, announce: Callable[[str, int], None]) -> int:
-        """Takes the data directory, loads its newest snapshot, serves, and leaves with the group; returns the status.
+        """Serves, and leaves with the group; returns the status.
 
         `announce` is called with the address and version, once calls are answered.
 
         Raises:
-            SnapshotError, FingerprintMismatch: the newest snapshot can't be used.
-            ConfigError: the data directory or the address can't be had.
+            ConfigError: the address can't be had.
         """
-        self._data.hold(self._world)
         ticker = Ticker(
             self._engine,
-            self._config.limits,
-            version=self._load(),
+            self._limits,
+            version=self._version,
             actions={
                 "snapshot": Action(run=lambda version, _: self._save(version)),
                 "grow": Action(run=lambda _, growth: self._grow(growth), changes=True),
@@ -141,7 +96,7 @@ class Server:
         return self._status
 
     async def _open(self, servicers: Servicers) -> tuple[grpc.aio.Server, str]:
-        most = self._config.limits.message_bytes
+        most = self._limits.message_bytes
         front = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", most),
@@ -170,34 +125,21 @@ class Server:
         for service in ("", *SERVICES):
             await self._health.set(service, status)
 
-    def _load(self) -> int:
-        """Fills the engine with the newest snapshot; returns its version."""
-        if not (found := list_snapshots(self._data.snapshots)):
-            return 0
-        chosen = open_snapshot(found[-1])
-        logger.info("loading %s, %.1f MiB", chosen.path, chosen.bytes / 2**20)
-        version = snapshot.load(self._engine, chosen)
-        if more := {table.name: table.rows for table in self._config.tables if table.rows > chosen.rows[table.name]}:
-            logger.info("growing to the rows of the configuration: %s", more)
-            resize(self._engine, more)
-        logger.info("loaded version %d", version)
-        return version
-
-    def _grow(self, growth: Growth) -> float:
-        """Joint: returns how many milliseconds calls have waited for it."""
+    def _grow(self, growth: Growth) -> tuple[float, int]:
+        """Joint: returns how many milliseconds calls have waited for it, and how many rows the table has."""
         logger.info("growing table %s to %d rows: calls wait", growth.table, growth.rows)
         start = time.perf_counter()
-        grow(self._engine, growth)
+        rows = grow(self._engine, growth)
         self._servicers.adopt()
         pause_ms = (time.perf_counter() - start) * 1000
-        logger.info("table %s has %d rows now; calls waited %.0f ms", growth.table, growth.rows, pause_ms)
-        return pause_ms
+        logger.info("table %s has %d rows now; calls waited %.0f ms", growth.table, rows, pause_ms)
+        return pause_ms, rows
 
     def _freeze(self, batch: FeatureBatch, frozen: bool) -> int:
         return freeze(self._engine, batch, frozen=frozen)
 
     def _save(self, version: int) -> Snapshot:
-        return snapshot.save(self._engine, version, self._data.snapshots, kept=self._config.limits.snapshots_kept)
+        return snapshot.save(self._engine, version, self._data.snapshots, kept=self._limits.snapshots_kept)
 
     def _save_last(self, version: int) -> None:
         try:

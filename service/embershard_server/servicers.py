@@ -12,10 +12,11 @@ import numpy as np
 import embershard
 from embershard import codec
 from embershard.collection import Collection
+from embershard.engine.growth import Growth
 from embershard.engine.jobs import ActionJob, Answer, Job, LookupJob, UpdateJob
 from embershard.errors import FingerprintMismatch, InvalidInput
 from embershard.v1 import embershard_pb2 as pb
-from embershard_server.describe import describe_tables, growth_of
+from embershard_server.describe import describe_tables
 from embershard_server.status import Context, unary
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from embershard.engine.base import Engine
     from embershard.engine.tick import Ticker
     from embershard.store.manifest import Snapshot
+    from embershard.types import FeatureBatch
     from embershard_server.streams import Streams
 
 SMALL = 20_000
@@ -81,7 +83,11 @@ class Servicers:
             world_size=world.size,
             rank=world.rank,
             tables=describe_tables(self._engine),
-            limits=pb.Limits(message_bytes=limits.message_bytes, ids_per_request=limits.ids_per_request),
+            limits=pb.Limits(
+                message_bytes=limits.message_bytes,
+                ids_per_request=limits.ids_per_request,
+                numbers_per_request=limits.numbers_per_request,
+            ),
             server_version=embershard.__version__,
         )
 
@@ -110,7 +116,8 @@ class Servicers:
         """Gradients or values for ids."""
         self._check_fingerprint(request.fingerprint)
         self._check_features(len(request.updates))
-        change = await self._prepared(self._change, request, [update.batch for update in request.updates])
+        named = [features for update in request.updates for features in (update.batch, update.parents)]
+        change = await self._prepared(self._change, request, named)
         job = UpdateJob(change=change, numbers=change.numbers)
         return pb.UpdateResponse(version=await self._do(job, context))
 
@@ -122,13 +129,15 @@ class Servicers:
 
     async def grow(self, request: pb.GrowRequest, context: Context) -> pb.GrowResponse:
         """More rows for a table."""
-        pause_ms, version = await self._do(ActionJob(action="grow", request=growth_of(request, self._config)), context)
-        return pb.GrowResponse(version=version, rows=self._config.table(request.table).rows, pause_ms=pause_ms)
+        self._check_fingerprint(request.fingerprint)
+        growth = await self._prepared(self._growth, request, [request.mean_of])
+        (pause_ms, rows), version = await self._do(ActionJob(action="grow", request=growth), context)
+        return pb.GrowResponse(version=version, rows=rows, pause_ms=pause_ms)
 
     async def freeze(self, request: pb.FreezeRequest, context: Context) -> pb.FreezeResponse:
         """Rows that stay as they are."""
-        batch = codec.decode_batch(request.batch)
-        self._collection.read([batch])  # what is wrong with the ids themselves, no rank needs to hear of
+        self._check_fingerprint(request.fingerprint)
+        batch = await self._prepared(lambda asked: self._ids(asked.batch), request, [request.batch])
         rows, version = await self._do(ActionJob(action="freeze", request=(batch, not request.thaw)), context)
         return pb.FreezeResponse(version=version, rows=rows)
 
@@ -174,6 +183,22 @@ class Servicers:
 
     def _change(self, request: pb.UpdateRequest) -> Change:
         return self._collection.change([codec.decode_update(update, self._dims) for update in request.updates])
+
+    def _growth(self, request: pb.GrowRequest) -> Growth:
+        table, size = self._config.table(request.table), request.WhichOneof("size")
+        if size is None:
+            raise InvalidInput(f"table {table.name!r}: say how many rows, or which capacity, it is to have")
+        rows = request.rows if size == "rows" else request.capacity + table.rows - table.capacity
+        mean_of = self._ids(request.mean_of) if request.WhichOneof("start") == "mean_of" else None
+        return Growth(table=table.name, rows=rows, mean=request.mean, mean_of=mean_of)
+
+    def _ids(self, message: pb.FeatureIds) -> FeatureBatch:
+        """Ids of a table, nothing else being said of them; what is wrong with them, no rank needs to hear of."""
+        batch = codec.decode_batch(message)
+        if batch.lengths is not None or batch.weights is not None:
+            raise InvalidInput(f"feature {batch.feature!r}: these are single ids; leave out lengths and weights")
+        self._collection.read([batch])
+        return batch
 
 
 def _known(counts: IdCounts, request: pb.LookupRequest) -> dict[str, Any]:

@@ -51,7 +51,7 @@ async def abort(context: Context, error: Exception, prefix: str = "") -> NoRetur
     if isinstance(error, grpc.aio.AbortError):
         raise error
     if isinstance(error, EmbershardError):
-        code, details = grpc.StatusCode[STATUS_BY_ERROR[type(error)]], str(error)
+        code, details = grpc.StatusCode[STATUS_BY_ERROR.get(type(error), "INTERNAL")], str(error)
     else:
         logger.error("a request met a defect", exc_info=error)
         code, details = grpc.StatusCode.INTERNAL, DEFECT

@@ -84,7 +84,7 @@ class Write:
         if self.parents is None:
             assert self.values_ND is not None
             return self.values_ND
-        return self.parents.inner(stored[self.parents][0])
+        return self.parents.inner(stored[self.parents][0]).cpu()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -196,9 +196,11 @@ def check_size(where: str, what: str, array: NDArray[Any], largest: float, hint:
 
 
 def _pulled(part: RowBatch, gradients_BD: Tensor, stored: Sequence[Tensor], projection_RD: Tensor | None) -> ByMatrix:
-    pulled, of_projection = part.pull(gradients_BD, stored, projection_RD)
-    pieces = [*pulled, *([] if of_projection is None else [of_projection])]
+    pulled, of_projection = part.pull(
+        gradients_BD.to(stored[0].device) if stored else gradients_BD, stored, projection_RD
+    )
+    pieces = [piece.cpu() for piece in (*pulled, *([] if of_projection is None else [of_projection]))]
     for piece in pieces:
         what = "gradients, as they arrive at the rows,"
-        check_size(f"feature {part.batch.feature!r}", what, piece.cpu().numpy(), MAX_GRADIENT, "clip them")
+        check_size(f"feature {part.batch.feature!r}", what, piece.numpy(), MAX_GRADIENT, "clip them")
     return {matrix.name: piece for matrix, piece in zip(part.table.matrices, pieces, strict=True)}

@@ -94,7 +94,8 @@ def decode_update(message: pb.FeatureUpdate, dims: Mapping[str, int]) -> Feature
         raise InvalidInput(f"unknown feature {batch.feature!r}; the collection has {', '.join(dims)}")
     if change == "parents":
         parents = decode_batch(message.parents)
-        return FeatureUpdate(batch=batch, parents=replace(parents, feature=batch.feature))
+        named = parents if parents.feature else replace(parents, feature=batch.feature)
+        return FeatureUpdate(batch=batch, parents=named)
     where, dim = f"feature {batch.feature!r}: {change}", dims[batch.feature]
     numbers = _array(getattr(message, change), "<f4", where)
     if message.dim not in (0, dim):
@@ -138,9 +139,13 @@ def decode_answer(message: pb.LookupResponse, dtype: int) -> Rows:
         provenance={
             part.feature: np.frombuffer(part.provenance, np.uint8) for part in message.features if part.provenance
         },
-        updates={part.feature: np.frombuffer(part.updates, "<i4") for part in message.features if part.updates},
-        sightings={part.feature: np.frombuffer(part.sightings, "<i4") for part in message.features if part.sightings},
+        updates=_counts(message, "updates"),
+        sightings=_counts(message, "sightings"),
     )
+
+
+def _counts(message: pb.LookupResponse, name: str) -> dict[str, NDArray[np.int32]]:
+    return {part.feature: np.frombuffer(getattr(part, name), "<i4") for part in message.features if getattr(part, name)}
 
 
 def pack_strings(strings: Sequence[str | None]) -> dict[str, NDArray[Any]]:

@@ -7,14 +7,14 @@ state (whether a vocabulary has room) is found there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from embershard.arrays import tensor_of
-from embershard.change import MAX_GRADIENT, ByMatrix, Change, Move, Write, check_size, rows_of_parts, shares
+from embershard.change import MAX_GRADIENT, ByMatrix, ByPart, Change, Move, Write, check_size, rows_of_parts
 from embershard.compose import RowBatch
 from embershard.errors import InvalidInput
 from embershard.types import FeatureBatch, FeatureUpdate
@@ -47,15 +47,13 @@ class Read:
             return self
         return Read.of([settle(part) for part in self.parts], self.numbers)
 
-    def answer(self, gathered: Mapping[str, Tensor], projections: Mapping[str, Tensor]) -> list[Tensor]:
-        """The vectors [outputs, D] of each part, from the gathered rows of each matrix."""
-        stored = shares(self.parts, gathered)
+    def answer(self, stored: ByPart, projections: Mapping[str, Tensor]) -> list[Tensor]:
+        """The vectors [outputs, D] of each part, from its stored rows."""
         return [part.compose(stored[part], projections.get(part.table.name)) for part in self.parts]
 
-    def counts(self, books: Mapping[str, Tensor]) -> list[IdCounts]:
-        """What is known of the ids [N] of each part, from the books [M, 3] of each row."""
-        stored = shares(self.parts, books)
-        return [IdCounts.of(part, stored[part]) for part in self.parts]
+    def counts(self, books: ByPart) -> list[IdCounts]:
+        """What is known of the ids [N] of each part, from the books [M, 3] of its rows."""
+        return [IdCounts.of(part, books[part]) for part in self.parts]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -75,7 +73,7 @@ class IdCounts:
         of_matrices = np.stack([of_matrix.cpu().numpy() for of_matrix in books])
         updates_M, sightings_M, _ = of_matrices.min(axis=0).T
         return cls(
-            provenance_N=part.provenance_N(updates_M > 0),
+            provenance_N=part.provenance_N(of_matrices.max(axis=0)[:, 0] > 0),
             updates_N=part.least_N(updates_M),
             sightings_N=part.least_N(sightings_M),
         )
@@ -103,9 +101,9 @@ class Collection:
         Raises:
             InvalidInput: as for `read`, and shapes that don't fit, or numbers that a row can't hold.
         """
-        numbers = self.count([update.batch for update in updates])
-        numbers += sum(self.numbers(update.parents) for update in updates if update.parents is not None)
-        self._check_numbers(numbers)
+        numbers = self.count(
+            [update.batch for update in updates], [update.parents for update in updates if update.parents is not None]
+        )
         moves = [
             _move(self._row_batch(update.batch), update.gradients) for update in updates if update.gradients is not None
         ]
@@ -115,8 +113,8 @@ class Collection:
             numbers=numbers,
         )
 
-    def count(self, batches: Sequence[FeatureBatch]) -> int:
-        """Numbers that these batches touch.
+    def count(self, batches: Sequence[FeatureBatch], parents: Sequence[FeatureBatch] = ()) -> int:
+        """Numbers that these batches touch, and the parents of their ids.
 
         Raises:
             InvalidInput: an unknown or repeated feature, or more than the configuration allows of one request.
@@ -126,8 +124,8 @@ class Collection:
             if batch.feature in seen:
                 raise InvalidInput(f"feature {batch.feature!r} is named twice; give all its ids in one batch")
             seen.add(batch.feature)
-        self.check_ids(sum(len(batch.ids) for batch in batches))
-        numbers = sum(self.numbers(batch) for batch in batches)
+        self.check_ids(sum(len(batch.ids) for batch in (*batches, *parents)))
+        numbers = sum(self.numbers(batch) for batch in (*batches, *parents))
         self._check_numbers(numbers)
         return numbers
 
@@ -179,8 +177,7 @@ class Collection:
 
     def _parents(self, where: str, table: TableSpec, parents: FeatureBatch) -> RowBatch:
         """The mean of the parents' rows as they are stored."""
-        mean_of_rows = replace(table, pooling="mean", normalise="none", scale="none")
-        part = RowBatch.of(mean_of_rows, self.config.collection.seed, parents)
+        part = RowBatch.mean_of_rows(table, self.config.collection.seed, parents)
         if part.ids.kept_N is not None:
             at = int(np.argmin(part.ids.kept_N))
             raise InvalidInput(f"{where}: parents[{at}] is the padding id, which has no row")

@@ -105,8 +105,20 @@ class RowBatch:
         if batch.weights is not None and table.pooling == "none":
             raise InvalidInput(f"feature {batch.feature!r}: weights need pooling, and table {table.name!r} has none")
         ids = rows_of(table, seed, batch)
-        counts_B = _ids_per_output(table, batch, ids.kept_N)
-        return cls._with(table, batch, ids, counts_B, _weights(table, batch, ids.kept_N, counts_B))
+        counts_B = _ids_per_output(table.pooling != "none", batch, ids.kept_N)
+        weights_n = _weights(table.pooling == "mean", batch, ids.kept_N, counts_B)
+        return cls._with(table, batch, ids, counts_B, weights_n, normalised=table.normalise != "none")
+
+    @classmethod
+    def mean_of_rows(cls, table: TableSpec, seed: int, batch: FeatureBatch) -> RowBatch:
+        """The means of the rows of a batch's ids, as they are stored: what `inner` makes of them.
+
+        Raises:
+            InvalidInput: an id out of range or of the wrong kind.
+        """
+        ids = rows_of(table, seed, batch)
+        counts_B = _ids_per_output(True, batch, ids.kept_N)
+        return cls._with(table, batch, ids, counts_B, _weights(True, batch, ids.kept_N, counts_B), normalised=False)
 
     @classmethod
     def _with(
@@ -116,9 +128,11 @@ class RowBatch:
         ids: IdRows,
         counts_B: NDArray[np.int64],
         weights_n: NDArray[np.float32] | None,
+        *,
+        normalised: bool,
     ) -> RowBatch:
         outer: Sums | None = None
-        if table.normalise == "none":
+        if not normalised:
             rows_B = _rows_per_output(counts_B, ids.rows_per_id)
             inner = Sums.of(rows_B, _coefficients(weights_n, ids))
         else:
@@ -130,7 +144,8 @@ class RowBatch:
     def settled(self, slots_n: NDArray[np.int64], first_row: int) -> RowBatch:
         """The same with the rows that a vocabulary has given to ids; see `IdRows.settled`."""
         ids = self.ids.settled(slots_n, first_row)
-        return self._with(self.table, self.batch, ids, self.counts_B, self.weights_n)
+        normalised = self.outer is not None
+        return self._with(self.table, self.batch, ids, self.counts_B, self.weights_n, normalised=normalised)
 
     @property
     def rows(self) -> list[Tensor]:
@@ -156,6 +171,7 @@ class RowBatch:
         """
         gradients = gradients_BD if self.outer is None else self.outer.pull(gradients_BD)
         if not self.table.needs_rows:
+            # Of a linear table, finishing is scaling, which is its own adjoint.
             return spread(self.table, self.inner.pull(finish(self.table, gradients, None))), None
         sums = self.inner(combine(self.table, stored))
         if projection_RD is None:
@@ -201,9 +217,9 @@ def _through(function: Callable[..., Tensor], inputs: Sequence[Tensor], gradient
     return list(torch.autograd.grad(outputs, leaves, gradients))
 
 
-def _ids_per_output(table: TableSpec, batch: FeatureBatch, kept_N: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+def _ids_per_output(pooled: bool, batch: FeatureBatch, kept_N: NDArray[np.bool_] | None) -> NDArray[np.int64]:
     """int64 [outputs]: ids that each output sums, padding left out."""
-    if table.pooling == "none" or batch.lengths is None:
+    if not pooled or batch.lengths is None:
         return np.ones(len(batch.ids), np.int64) if kept_N is None else kept_N.astype(np.int64)
     if kept_N is None:
         return batch.lengths.astype(np.int64)
@@ -221,11 +237,11 @@ def _rows_per_output(counts_B: NDArray[np.int64], rows_per_id: int | NDArray[np.
 
 
 def _weights(
-    table: TableSpec, batch: FeatureBatch, kept_N: NDArray[np.bool_] | None, counts_B: NDArray[np.int64]
+    mean: bool, batch: FeatureBatch, kept_N: NDArray[np.bool_] | None, counts_B: NDArray[np.int64]
 ) -> NDArray[np.float32] | None:
     """float32 [n]: weight of each id ÷ what a mean divides by; None: all 1."""
     weights_n = batch.weights if batch.weights is None or kept_N is None else batch.weights[kept_N]
-    if table.pooling == "mean" and (weights_n is not None or bool((counts_B > 1).any())):
+    if mean and (weights_n is not None or bool((counts_B > 1).any())):
         return _shares(batch.feature, weights_n, counts_B)
     return weights_n
 

@@ -22,9 +22,8 @@ _LAYER_EPS = 1e-5
 def stored_rows(table: TableSpec, rows_M: Tensor) -> list[Tensor]:
     """Row numbers of a table → row numbers of its matrices, without the shared one."""
     if isinstance(table.factor, QuotientRemainder):
-        assert table.factor.remainders is not None
-        quotient_M = rows_M // table.factor.remainders
-        return [quotient_M, rows_M - quotient_M * table.factor.remainders]
+        quotient_M = rows_M // table.remainders
+        return [quotient_M, rows_M - quotient_M * table.remainders]
     return [rows_M]
 
 

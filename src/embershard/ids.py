@@ -16,7 +16,6 @@ import xxhash
 
 from embershard.config import DirectIds, HashedIds, TableSpec, VocabularyIds
 from embershard.errors import InvalidInput
-from embershard.id_list import read_id_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,12 +83,14 @@ def rows_of(table: TableSpec, seed: int, batch: FeatureBatch) -> IdRows:
     Raises:
         InvalidInput: an id out of range, or strings where the table takes only integers.
     """
-    kept_N = _kept(table.ids.padding, batch.ids)
     if isinstance(table.ids, DirectIds):
-        rows_N = _direct(table, table.ids, batch, kept_N)
+        rows_N = batch.ids if isinstance(batch.ids, np.ndarray) else _named(table, table.ids, batch.feature, batch.ids)
+        kept_N = _kept(table.ids.padding, rows_N)
+        _check_range(table, batch.feature, rows_N, kept_N)
         return IdRows(
             rows_M=rows_N if kept_N is None else rows_N[kept_N], signs_M=None, rows_per_id=1, own=True, kept_N=kept_N
         )
+    kept_N = _kept(table.ids.padding, batch.ids)
     hashed_n = _as_uint64(table, seed, batch.ids)
     names = None if isinstance(batch.ids, np.ndarray) else batch.ids
     if kept_N is not None:
@@ -133,12 +134,7 @@ def _kept(padding: int | str | None, ids: NDArray[np.int64] | Sequence[str]) -> 
     return None if kept.all() else kept
 
 
-def _direct(
-    table: TableSpec, kind: DirectIds, batch: FeatureBatch, kept_N: NDArray[np.bool_] | None
-) -> NDArray[np.int64]:
-    ids_N = batch.ids
-    if not isinstance(ids_N, np.ndarray):
-        return _named(table, kind, batch.feature, ids_N)
+def _check_range(table: TableSpec, feature: str, ids_N: NDArray[np.int64], kept_N: NDArray[np.bool_] | None) -> None:
     # As unsigned numbers, negative ids are the largest, so that one comparison finds both kinds of bad id.
     bad_N = ids_N.view(np.uint64) >= np.uint64(table.rows)
     if kept_N is not None:
@@ -146,10 +142,9 @@ def _direct(
     if bad_N.any():
         at = int(np.argmax(bad_N))
         raise InvalidInput(
-            f"feature {batch.feature!r}: ids[{at}] = {ids_N[at]} is out of range; "
+            f"feature {feature!r}: ids[{at}] = {ids_N[at]} is out of range; "
             f"table {table.name!r} has rows 0 to {table.rows - 1}"
         )
-    return ids_N
 
 
 def _named(table: TableSpec, kind: DirectIds, feature: str, names: Sequence[str]) -> NDArray[np.int64]:
@@ -158,13 +153,13 @@ def _named(table: TableSpec, kind: DirectIds, feature: str, names: Sequence[str]
             f"feature {feature!r}: table {table.name!r} takes integer ids (its ids are direct), not strings; "
             "a table of hashed or vocabulary ids takes both, and one of direct ids does with a list of names"
         )
-    rows = read_id_list(kind.names).rows
+    rows = kind.name_list.rows
     try:
         return np.array([rows[name] for name in names], np.int64)
     except KeyError as error:
         at = names.index(error.args[0])
         raise InvalidInput(
-            f"feature {feature!r}: ids[{at}] = {names[at]!r} isn't in the list of ids of table {table.name!r}"
+            f"feature {feature!r}: ids[{at}] = {names[at]!r} isn't in the list of names of table {table.name!r}"
         ) from error
 
 

@@ -134,6 +134,10 @@ class FeatureUpdate:
             self._check_parents(where, self.parents)
 
     def _check_parents(self, where: str, parents: FeatureBatch) -> None:
+        if parents.feature != self.batch.feature:
+            raise InvalidInput(f"{where}: parents are ids of the same feature, not of {parents.feature!r}")
+        if parents.weights is not None:
+            raise InvalidInput(f"{where}: parents count alike; leave their weights out")
         if parents.examples != len(self.batch.ids):
             raise InvalidInput(f"{where}: {parents.examples:,} bags of parents for {len(self.batch.ids):,} ids")
         if parents.lengths is not None and parents.lengths.size and parents.lengths.min() == 0:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from embershard.config import Config
-from embershard.engine.growth import Fill
+from embershard.engine.growth import Growth
 from embershard.types import FeatureBatch, FeatureUpdate
 from support.ranks import Ranks
 from support.subject import Subject, local
@@ -42,8 +42,8 @@ class Implementation:
     def update(self, updates: Sequence[Sequence[FeatureUpdate]], now_s: int | None = None) -> None:
         self._each("update", [[of_rank, now_s] for of_rank in updates])
 
-    def grow(self, table: str, rows: int, fill: Fill) -> None:
-        self._each("grow", [[table, rows, fill]] * self.size)
+    def grow(self, table: str, rows: int, **start: Any) -> None:
+        self._each("grow", [[Growth(table=table, rows=rows, **start)]] * self.size)
 
     def freeze(self, batch: FeatureBatch, *, frozen: bool = True) -> None:
         self._each("freeze", [[batch, frozen]] * self.size)

@@ -171,8 +171,8 @@ class Reference:
     def _row(self, table: TableSpec, row: int, weights: dict[str, Tensor]) -> Tensor:
         if not isinstance(table.factor, QuotientRemainder):
             return weights[table.matrices[0].name][row]
-        first = weights[f"{table.name}:quotient"][row // table.factor.remainders]
-        second = weights[f"{table.name}:remainder"][row % table.factor.remainders]
+        first = weights[f"{table.name}:quotient"][row // table.remainders]
+        second = weights[f"{table.name}:remainder"][row % table.remainders]
         match table.factor.combine:
             case "product":
                 return first * second

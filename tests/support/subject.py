@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from embershard.config import Config
-from embershard.engine import freezing, growth
 from embershard.engine.base import Engine
+from embershard.engine.freezing import freeze
+from embershard.engine.growth import Growth, grow
 from embershard.engine.local import LocalEngine
 from embershard.engine.session import Session
 from embershard.engine.world import SoloWorld
@@ -39,11 +40,11 @@ class Subject:
     def update(self, updates: Sequence[FeatureUpdate], now_s: int | None = None) -> None:
         self.session.update(updates, now_s=now_s)
 
-    def grow(self, table: str, rows: int, fill: growth.Fill) -> None:
-        growth.grow(self.engine, growth.Growth(table=table, rows=rows, fill=fill))
+    def grow(self, growth: Growth) -> None:
+        grow(self.engine, growth)
 
     def freeze(self, batch: FeatureBatch, frozen: bool) -> None:
-        freezing.freeze(self.engine, batch, frozen=frozen)
+        freeze(self.engine, batch, frozen=frozen)
 
     def vocabularies(self) -> dict[str, dict[str, Any]]:
         """The whole state of each."""

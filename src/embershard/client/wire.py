@@ -128,9 +128,12 @@ def grow_request(
     size = {"rows": rows} if capacity is None else {"capacity": capacity}
     if mean_of is not None and len(mean_of) != 1:
         raise InvalidInput("mean_of is {feature: ids} with one feature of the table")
+    if mean and mean_of:
+        raise InvalidInput("new rows start as the mean of all rows, or of those of some ids, not both")
     batches = [codec.encode_batch(FeatureBatch.of(feature, ids)) for feature, ids in (mean_of or {}).items()]
+    start = {"mean": True} if mean else {"mean_of": batches[0]} if batches else {}
     try:
-        return pb.GrowRequest(table=table, mean=mean, mean_of=batches[0] if batches else None, **size)
+        return pb.GrowRequest(table=table, **start, **size)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"{size} can't be sent: {error}") from error
 

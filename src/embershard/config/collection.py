@@ -12,9 +12,17 @@ from pydantic.dataclasses import dataclass
 
 from embershard.config.layout import fingerprint_of
 from embershard.config.matrix import Matrix
-from embershard.config.specs import CLOSED, DirectIds, HashedIds, Name, OptimizerSpec, VocabularyIds
+from embershard.config.specs import (
+    CLOSED,
+    DirectIds,
+    HashedIds,
+    Name,
+    OptimizerSpec,
+    QuotientRemainder,
+    VocabularyIds,
+)
 from embershard.config.tables import TableSpec
-from embershard.id_list import read_id_list
+from embershard.errors import InvalidInput
 
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
@@ -79,7 +87,7 @@ class Config:
         return {"seed": self.collection.seed, "tables": {table.name: _layout(table) for table in self.tables}}
 
     def fingerprint(self) -> str:
-        """Names the layout, but for the rows of tables that may grow."""
+        """A digest of the layout, the rows of tables that may grow left out."""
         return fingerprint_of(self.layout())
 
     @property
@@ -88,13 +96,37 @@ class Config:
         return [matrix for table in self.tables for matrix in table.matrices]
 
     def table(self, name: str) -> TableSpec:
-        """The table of this name; KeyError if there is none."""
-        return {table.name: table for table in self.tables}[name]
+        """The table of this name.
+
+        Raises:
+            InvalidInput: there is none.
+        """
+        for table in self.tables:
+            if table.name == name:
+                return table
+        raise InvalidInput(f"there is no table {name!r}; the collection has {', '.join(t.name for t in self.tables)}")
 
     def grown(self, rows: Mapping[str, int]) -> Config:
         """The same with other numbers of rows, {table: rows}."""
-        tables = [replace(table, rows=rows.get(table.name, table.rows)) for table in self.tables]
+        tables = [table.resized(rows.get(table.name, table.rows)) for table in self.tables]
         return replace(self, tables=tables)
+
+    def fitted(self, layout: dict[str, Any]) -> Config:
+        """The same as a collection that began with another number of rows, if its layout is otherwise ours.
+
+        Tables that may grow have as many rows as there, and the remainders that came of how many it began with.
+        """
+        found, tables = layout["tables"], []
+        for table in self.tables:
+            factor, there = table.factor, found.get(table.name, {})
+            if isinstance(factor, QuotientRemainder) and factor.remainders is None and there.get("factor"):
+                factor = replace(factor, remainders=there["factor"].get("remainders"))
+            tables.append(replace(table, rows=there.get("rows", table.rows), factor=factor))
+        try:
+            fitted = replace(self, tables=tables)
+        except ValueError:
+            return self
+        return fitted if fingerprint_of(layout) == fitted.fingerprint() else self
 
 
 def _layout(table: TableSpec) -> dict[str, Any]:
@@ -107,7 +139,7 @@ def _layout(table: TableSpec) -> dict[str, Any]:
         "dtype": table.dtype,
     }
     if table.factor is not None:
-        layout["factor"] = asdict(table.factor)
+        layout["factor"] = asdict(table.factor) | ({"remainders": table.remainders} if table.remainders else {})
     return layout | {key: getattr(table, key) for key in ("scale", "normalise") if getattr(table, key) != "none"}
 
 
@@ -116,8 +148,8 @@ def _ids_layout(table: TableSpec) -> dict[str, Any]:
     match table.ids:
         case DirectIds(padding=padding, names=None):
             return {"kind": "direct", "padding": padding}
-        case DirectIds(padding=padding, names=names):
-            return {"kind": "direct", "padding": padding, "names": read_id_list(names).sha256}
+        case DirectIds(padding=padding):
+            return {"kind": "direct", "padding": padding, "names": table.ids.name_list.sha256}
         case HashedIds():
             return asdict(table.ids)
         case VocabularyIds():

@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+_ABSENT = object()
 GROWING = ("direct", "vocabulary")
 """Kinds of ids whose tables may grow: more rows change no vector that was there before, so that their number isn't part
 of the fingerprint."""
@@ -35,10 +36,13 @@ def _difference(ours: dict[str, Any], theirs: dict[str, Any], path: str) -> list
     lines = []
     for key in sorted(ours.keys() | theirs.keys()):
         where = f"{path}.{key}".lstrip(".")
-        mine, other = (side.get(key, "absent") for side in (ours, theirs))
+        mine, other = (side.get(key, _ABSENT) for side in (ours, theirs))
         if isinstance(mine, dict) and isinstance(other, dict):
             lines += _difference(mine, other, where)
         elif mine != other:
-            short = ("present" if isinstance(side, dict) else repr(side) for side in (mine, other))
+            short = (
+                "present" if isinstance(side, dict) else "absent" if side is _ABSENT else repr(side)
+                for side in (mine, other)
+            )
             lines.append(f"{where}: {next(short)} here, {next(short)} there")
     return lines

@@ -56,8 +56,8 @@ def matrices_of(table: TableSpec) -> tuple[Matrix, ...]:
             spread = InitSpec(kind="normal", scale=rank**-0.5)
             projection = matrix("projection", rank, table.dim, spread, dtype="float32", shared=True)
             return matrix("", table.rows, rank), projection
-        case QuotientRemainder(combine=combine, remainders=remainders):
-            assert remainders is not None
+        case QuotientRemainder(combine=combine):
+            remainders = table.remainders
             quotients = -(-table.rows // remainders)
             dim = table.dim // 2 if combine == "concat" else table.dim
             # A product starts as the quotient's row, a little stretched: small numbers times each other would vanish.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+import warnings
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,18 @@ def parse_config(data: dict[str, Any], *, source: str = "configuration", folder:
     """Checks a configuration given as a dictionary; `source` names it in errors, `folder` is where its files are."""
     data = _filled(data, folder)
     try:
-        return TypeAdapter(Config).validate_python(data)
+        config = TypeAdapter(Config).validate_python(data)
     except ValidationError as error:
         problems = [_explain(data, problem) for problem in error.errors(include_url=False)]
         raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems)) from error
+    for table in config.tables:
+        if isinstance(table.factor, LowRank) and table.factor.rank >= table.dim:
+            warnings.warn(
+                f"{source}: table {table.name!r}: factor.rank = {table.factor.rank} isn't less than dim = {table.dim}: "
+                "the factor saves nothing; leave it out, or give a smaller rank",
+                stacklevel=2,
+            )
+    return config
 
 
 def _filled(data: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from embershard.id_list import read_id_list
+from embershard.name_list import NameList, read_name_list
 
 CLOSED = ConfigDict(extra="forbid")
 """Unknown keys are errors."""
@@ -62,7 +63,12 @@ class DirectIds:
 
     def __post_init__(self) -> None:
         if self.names is not None:
-            read_id_list(self.names)
+            _ = self.name_list
+
+    @cached_property
+    def name_list(self) -> NameList:
+        """What the file says, read once; of no file, nothing."""
+        return read_name_list(self.names) if self.names is not None else NameList.of([], "")
 
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
@@ -103,7 +109,8 @@ class VocabularyIds:
     ttl_s: Annotated[int, Field(strict=True, ge=1, le=2**40)] | None = None
     """Seconds after its last sighting that an id loses its row; with lfu as well, if given."""
     count_lookups: Annotated[bool, Field(strict=True)] = False
-    """Whether lookups count as sightings, too; they never admit."""
+    """Whether lookups count as sightings, too; they never admit, and what they have counted since the last update may
+    be lost with the process."""
     candidates: Annotated[int, Field(strict=True, ge=1, le=MAX_ROWS)] | None = None
     """Ids without a row whose sightings are remembered; none given: as many as may own one, at least 65,536. Once they
     are more, the half that wasn't seen for longest is forgotten."""
@@ -137,7 +144,8 @@ class QuotientRemainder:
     combine: Literal["product", "sum", "concat"] = "product"
     """How the two rows become one."""
     remainders: Annotated[int, Field(strict=True, ge=1, le=MAX_ROWS)] | None = None
-    """R: rows of the second matrix; none given: the root of the rows, rounded up, so that both are equally large."""
+    """R: rows of the second matrix; none given: the root of the rows that the table begins with, rounded up, so that
+    both are equally large. A table that grows keeps it."""
 
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -25,7 +24,6 @@ from embershard.config.specs import (
     QuotientRemainder,
     VocabularyIds,
 )
-from embershard.id_list import read_id_list
 
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
@@ -65,14 +63,8 @@ class TableSpec:
         if not self.features:
             object.__setattr__(self, "features", [self.name])
         self._check_ids()
-        if isinstance(self.factor, LowRank) and self.factor.rank >= self.dim:
-            warnings.warn(
-                f"table {self.name!r}: factor.rank = {self.factor.rank} is not less than dim = {self.dim}, so that the "
-                "factor saves nothing; leave it out, or give a smaller rank",
-                stacklevel=2,
-            )
         if isinstance(self.factor, QuotientRemainder):
-            self._complete(self.factor)
+            self._check_pairs(self.factor)
         if self.scale != "none" and self.normalise != "none":
             raise ValueError(
                 f"scale = {self.scale!r} is undone by normalise = {self.normalise!r}; leave one of them out"
@@ -87,19 +79,29 @@ class TableSpec:
                 "counts both"
             )
         if isinstance(self.ids, DirectIds) and self.ids.names is not None:
-            count = len(read_id_list(self.ids.names).names)
+            count = len(self.ids.name_list.names)
             if count > self.rows:
                 raise ValueError(f"ids.names lists {count:,} ids, more than rows = {self.rows:,}")
 
-    def _complete(self, factor: QuotientRemainder) -> None:
+    def _check_pairs(self, factor: QuotientRemainder) -> None:
         if factor.combine == "concat" and self.dim % 2:
             raise ValueError(f"factor.combine = 'concat' joins two halves, so dim = {self.dim} must be even")
-        if factor.remainders is None:
-            # Written down, because a table that grows must keep it: it decides which pair an id has.
-            root = math.isqrt(self.rows - 1) + 1
-            object.__setattr__(self, "factor", QuotientRemainder(combine=factor.combine, remainders=root))
-        elif factor.remainders > self.rows:
+        if factor.remainders is not None and factor.remainders > self.rows:
             raise ValueError(f"factor.remainders = {factor.remainders} is more than rows = {self.rows}")
+
+    @cached_property
+    def remainders(self) -> int:
+        """R of quotient and remainder; 0 without them."""
+        if not isinstance(self.factor, QuotientRemainder):
+            return 0
+        return self.factor.remainders or math.isqrt(self.rows - 1) + 1
+
+    def resized(self, rows: int) -> TableSpec:
+        """The same with other rows; each keeps its pair of quotient and remainder."""
+        factor = self.factor
+        if isinstance(factor, QuotientRemainder):
+            factor = replace(factor, remainders=self.remainders)
+        return replace(self, rows=rows, factor=factor)
 
     @property
     def hashes(self) -> int:

@@ -30,7 +30,7 @@ ByTable = Mapping[str, Sightings]
 
 def sightings_of_reads(engine: Engine, reads: Sequence[Read]) -> ByTable:
     """Ids that lookups have named, of tables that count lookups."""
-    parts = [part for read in reads for part in read.parts if counts_lookups(engine, part.table.name)]
+    parts = [part for read in reads for part in read.parts if engine.counts_lookups(part.table.name)]
     return _by_table([(part, False) for part in parts])
 
 
@@ -39,11 +39,6 @@ def sightings_of_change(change: Change) -> ByTable:
     parents = [write.parents for write in change.writes if write.parents is not None]
     named = [(part, False) for part in [*parents, *(move.part for move in change.moves)]]
     return _by_table(named + [(write.part, True) for write in change.writes])
-
-
-def counts_lookups(engine: Engine, table: str) -> bool:
-    """Whether lookups of a table are sightings."""
-    return table in engine.vocabularies and engine.vocabularies[table].counts_lookups
 
 
 def check_known(engine: Engine, change: Change) -> None:

@@ -18,7 +18,7 @@ from embershard.config import VocabularyIds
 from embershard.engine.placement import Group, bytes_of_tables, groups_of
 from embershard.engine.shard import Shard
 from embershard.errors import ConfigError
-from embershard.vocabulary import Vocabulary
+from embershard.vocabulary import Vocabulary, bytes_of_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ class Engine(ABC):
         self.config = config
         self.world = world
         self.groups: list[Group] = groups_of(config, world.size)
-        check_memory(self.groups, world)
+        check_memory(self.groups, world, sum(bytes_of_vocabulary(table) for table in config.tables))
         self.shards: dict[str, Shard] = {group.name: self.make_shard(group) for group in self.groups}
         self.vocabularies = {
             table.name: Vocabulary(table) for table in config.tables if isinstance(table.ids, VocabularyIds)
@@ -151,6 +151,10 @@ class Engine(ABC):
             copies = self.gather({name: torch.arange(matrix.rows) for name, matrix in shared.items()}, shared)
             self.projections |= {matrix.table.name: copies[name] for name, matrix in shared.items()}
 
+    def counts_lookups(self, table: str) -> bool:
+        """Whether lookups of a table are sightings."""
+        return table in self.vocabularies and self.vocabularies[table].counts_lookups
+
     def settle(self, part: RowBatch) -> RowBatch:
         """The part with the rows that its ids have now."""
         if part.ids.keys is None:
@@ -195,17 +199,22 @@ def _stacked(vectors: Mapping[str, Tensor], names: list[str], dim: int) -> Tenso
     return stacked if stacked.shape[1] == dim else pad(stacked, (0, dim - stacked.shape[1]))
 
 
-def check_memory(groups: list[Group], world: World) -> None:
-    """Joint: refuses tables that can't fit, on every rank and before any has begun to fill its memory."""
+def check_memory(groups: list[Group], world: World, host_bytes: int = 0) -> None:
+    """Joint: refuses what can't fit, on every rank and before any has begun to fill its memory.
+
+    Groups are where the rows are; `host_bytes`, of vocabularies, on the host of each rank.
+    """
+    host, needed = _host_memory() // world.local_size, sum(group.bytes_per_rank for group in groups)
     if world.device.type == "cpu":
-        free, where = _host_memory() // world.local_size, "of memory for each rank of this host"
+        free, where, needed = host, "of memory for each rank of this host", needed + host_bytes
     else:
         free, where = torch.cuda.mem_get_info(world.device)[0], f"of memory on {world.device}"
-    least, needed = min(world.gather(free)), sum(group.bytes_per_rank for group in groups)
-    if needed > least:
+    least, least_host = (min(pair) for pair in zip(*world.gather((free, host)), strict=True))
+    if needed > least or host_bytes > least_host:
         raise ConfigError(
-            f"the tables need {needed / 2**30:,.1f} GiB a rank, and there are {least / 2**30:,.1f} GiB {where}: "
-            "use fewer rows, a smaller dim, dtype float16, rowwise_adagrad or sgd, or more ranks"
+            f"the tables need {needed / 2**30:,.1f} GiB a rank ({host_bytes / 2**30:,.1f} GiB of it for vocabularies), "
+            f"and there are {least / 2**30:,.1f} GiB {where}: use fewer rows, a smaller dim, dtype float16, "
+            "rowwise_adagrad or sgd, a factor, or more ranks"
         )
 
 

@@ -18,9 +18,10 @@ from embershard.config import MAX_ROWS, HashedIds, VocabularyIds
 from embershard.engine.base import check_memory
 from embershard.engine.placement import groups_of, overlaps
 from embershard.errors import ConfigError, InvalidInput, Overloaded
+from embershard.vocabulary import bytes_of_vocabulary
 
 if TYPE_CHECKING:
-    from embershard.config import Matrix
+    from embershard.config import Matrix, TableSpec
     from embershard.engine.base import Engine
     from embershard.engine.placement import Group
     from embershard.engine.shard import Shard
@@ -28,45 +29,40 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Fill:
-    """How new rows start: seeded, as if the table had always been so large, or as a mean of old rows."""
-
-    mean: bool = False
-    """As the mean of all old rows, or"""
-    of: FeatureBatch | None = None
-    """of the rows of these ids."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Growth:
-    """What is to grow."""
+    """What is to grow, and how new rows start: seeded, as if the table had always been so large, or as a mean."""
 
     table: str
-    """The table,"""
+    """The table."""
     rows: int
-    """how many rows it has then,"""
-    fill: Fill
-    """and how the new ones start."""
+    """Rows that it has then."""
+    mean: bool = False
+    """Whether new rows start as the mean of all old ones."""
+    mean_of: FeatureBatch | None = None
+    """Ids of the table, as the mean of whose rows new rows start."""
 
 
-def grow(engine: Engine, growth: Growth) -> None:
-    """Joint: gives a table more rows; every rank brings the same growth.
+def grow(engine: Engine, growth: Growth) -> int:
+    """Joint: gives a table more rows; every rank brings the same growth. Returns how many rows it has.
+
+    A table that is so large already stays as it is, so that growing may be tried again.
 
     Raises:
         InvalidInput: on every rank, if the table can't grow so; nothing has changed then.
         Overloaded: on every rank, if memory doesn't hold both the old rows and the new.
     """
-    table, rows, fill = growth.table, growth.rows, growth.fill
-    _check(engine, table, rows, fill)
-    first = engine.config.table(table).matrices[0]
-    start_D = _mean(engine, first, fill)
-    old = {matrix.name: matrix.rows for matrix in engine.config.table(table).matrices}
-    resize(engine, {table: rows})
+    table = engine.config.table(growth.table)
+    _check(table, growth)
+    if growth.rows == table.rows:
+        return table.rows
+    first = table.matrices[0]
+    start_D = _mean(engine, first, growth)
+    resize(engine, {table.name: growth.rows})
     if start_D is not None:
         grown = engine.matrices[first.name]
-        mine = torch.arange(old[first.name] + engine.world.rank, grown.rows, engine.world.size)
-        values = start_D.expand(len(mine), -1)
-        engine.write({first.name: mine}, {first.name: values}, {first.name}, anew=True)
+        mine = torch.arange(first.rows + engine.world.rank, grown.rows, engine.world.size)
+        engine.write({first.name: mine}, {first.name: start_D.expand(len(mine), -1)}, {first.name}, anew=True)
+    return growth.rows
 
 
 def resize(engine: Engine, rows: Mapping[str, int]) -> None:
@@ -79,7 +75,8 @@ def resize(engine: Engine, rows: Mapping[str, int]) -> None:
     groups = groups_of(config, engine.world.size)
     growing = [(old, new) for old, new in zip(engine.groups, groups, strict=True) if _rows(old) != _rows(new)]
     try:
-        check_memory([new for _, new in growing], engine.world)
+        vocabularies = [config.table(name) for name in rows if name in engine.vocabularies]
+        check_memory([new for _, new in growing], engine.world, sum(map(bytes_of_vocabulary, vocabularies)))
     except ConfigError as error:
         raise Overloaded(f"a table that grows needs room for its old rows and the new at once: {error}") from error
     with engine.progress(sum(new.block_rows for _, new in growing)) as progress:
@@ -109,41 +106,35 @@ def _rows(group: Group) -> dict[str, int]:
     return {name: slot.matrix.rows for name, slot in group.slots.items()}
 
 
-def _check(engine: Engine, table: str, rows: int, fill: Fill) -> None:
-    tables = {spec.name: spec for spec in engine.config.tables}
-    if table not in tables:
-        raise InvalidInput(f"there is no table {table!r}; the collection has {', '.join(tables)}")
-    spec = tables[table]
-    if isinstance(spec.ids, HashedIds):
+def _check(table: TableSpec, growth: Growth) -> None:
+    if isinstance(table.ids, HashedIds):
         raise InvalidInput(
-            f"table {table!r} can't grow: its ids are hashed by the number of rows, and with another number each would "
-            "have other rows; make a larger table, and train it"
+            f"table {table.name!r} can't grow: its ids are hashed by the number of rows, and with another number each "
+            "would have other rows; make a larger table, and train it"
         )
-    if rows <= spec.rows:
+    if growth.rows < table.rows:
+        raise InvalidInput(f"table {table.name!r} has {table.rows:,} rows and can't shrink to {growth.rows:,}")
+    if growth.rows > MAX_ROWS:
+        raise InvalidInput(f"table {table.name!r} can grow to at most {MAX_ROWS:,} rows, not to {growth.rows:,}")
+    if isinstance(table.ids, VocabularyIds) and (growth.mean or growth.mean_of):
         raise InvalidInput(
-            f"table {table!r} has {spec.rows:,} rows, and a table can't shrink or stay: give more than that"
-        )
-    if rows > MAX_ROWS:
-        raise InvalidInput(f"table {table!r} can grow to at most {MAX_ROWS:,} rows, not to {rows:,}")
-    if isinstance(spec.ids, VocabularyIds) and (fill.mean or fill.of):
-        raise InvalidInput(
-            f"table {table!r} has vocabulary ids, each of which starts from what it was served before; grow it without "
-            "saying how new rows start"
+            f"table {table.name!r} has vocabulary ids, each of which starts from what it was served before; grow it "
+            "without saying how new rows start"
         )
 
 
-def _mean(engine: Engine, matrix: Matrix, fill: Fill) -> Tensor | None:
+def _mean(engine: Engine, matrix: Matrix, growth: Growth) -> Tensor | None:
     """Joint: what new rows start as, [D]; None: seeded."""
-    if fill.of is not None:
-        part = Collection(engine.config).read([fill.of]).parts[0]
+    if growth.mean_of is not None:
+        part = Collection(engine.config).read([growth.mean_of]).parts[0]
         if part.table.name != matrix.table.name or not len(part.ids.rows_M):
             raise InvalidInput(
                 f"new rows of table {matrix.table.name!r} can be the mean of ids of its own features, of one at least"
             )
         rows = engine.gather({matrix.name: part.rows[0]}, {matrix.name})[matrix.name]
-        return rows.double().mean(dim=0).float()
-    if fill.mean:
-        view = engine.tensors()[f"{matrix.name}.weight"].double()
-        sums: list[Tensor] = engine.world.gather(view.sum(dim=0).cpu())
+        return rows.double().mean(dim=0).float().cpu()
+    if growth.mean:
+        view = engine.tensors()[f"{matrix.name}.weight"]
+        sums: list[Tensor] = engine.world.gather(view.sum(dim=0, dtype=torch.float64).cpu())
         return (torch.stack(sums).sum(dim=0) / matrix.rows).float()
     return None

@@ -6,11 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from embershard.collection import Collection
 from embershard.engine import steps
-from embershard.engine.work import Work, columns_of, work_of_change, work_of_reads, work_of_sums
+from embershard.engine.work import Agreement, work_of_change, work_of_reads
 
 if TYPE_CHECKING:
     from embershard.engine.base import Engine
@@ -23,6 +21,7 @@ class Session:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._agree = Agreement(engine)
 
     @property
     def collection(self) -> Collection:
@@ -30,33 +29,27 @@ class Session:
         return Collection(self.engine.config)
 
     def lookup(self, batches: Sequence[FeatureBatch], *, with_counts: bool = False, now_s: int | None = None) -> Found:
-        """The vectors of ids; `now_s` is the time if it isn't now.
+        """The vectors of ids; `now_s` is the time if it isn't now; rank 0's counts.
 
         Raises:
             InvalidInput: as `Collection.read`; before the joint part, so that every rank must bring good ids.
         """
         read = self.collection.read(batches)
         curious = [read] if with_counts else []
-        counted = frozenset(name for name, of in self.engine.vocabularies.items() if of.counts_lookups)
-        work = self._agree(work_of_reads([read], curious, counted))
-        return steps.look_up(self.engine, [read], curious, work, _time(now_s))[0]
+        work, now_s, _ = self._agree(work_of_reads(self.engine, [read], curious), _time(now_s))
+        return steps.look_up(self.engine, [read], curious, work, now_s)[0]
 
     def update(self, updates: Sequence[FeatureUpdate], *, now_s: int | None = None) -> None:
-        """Applies gradients, values and parents; `now_s` is the time if it isn't now.
+        """Applies gradients, values and parents; `now_s` is the time if it isn't now; rank 0's counts.
 
         Raises:
             InvalidInput: as `Collection.change`.
             EmbershardError: why none of this rank's part could be done.
         """
         change = self.collection.change(updates)
-        refusal = steps.update(self.engine, change, self._agree(work_of_change(change)), _time(now_s))
-        if refusal:
+        work, now_s, _ = self._agree(work_of_change(change), _time(now_s))
+        if refusal := steps.update(self.engine, change, work, now_s):
             raise refusal
-
-    def _agree(self, mine: Work) -> Work:
-        columns = columns_of(self.engine.config, self.engine.matrices)
-        sums = self.engine.world.sum(torch.tensor(mine.flags(columns), dtype=torch.int64))
-        return work_of_sums(columns, sums.tolist())
 
 
 def _time(given_s: int | None) -> int:

@@ -20,6 +20,10 @@ Kept = list[tuple[Tensor, Tensor, Tensor]]
 """Tensors, rows of them, and what those were."""
 
 
+_MOST = torch.iinfo(torch.int32).max
+"""Where counts stop."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Shard:
     """Live tensors; kernels change them in place."""
@@ -33,9 +37,9 @@ class Shard:
     state: Tensor | None
     """float32 sums of squares, [block_rows] or [block_rows, kernel_dim]; None for sgd."""
     updates: Tensor
-    """int32 [block_rows]: updates that have changed the row."""
+    """int32 [block_rows]: updates that have changed the row; stays at the largest."""
     sightings: Tensor
-    """int32 [block_rows]: how often updates have named an id that has the row."""
+    """int32 [block_rows]: how often updates have named an id that has the row; likewise."""
     frozen: Tensor
     """uint8 [block_rows]: 1 if the row stays as it is."""
 
@@ -104,8 +108,11 @@ class Shard:
 
     def _count(self, local_M: Tensor) -> None:
         """One update a row, however often it was named; every naming is a sighting."""
-        self.updates.index_copy_(0, local_M, self.updates[local_M] + 1)
+        updates_M = self.updates[local_M]
+        self.updates.index_copy_(0, local_M, updates_M + (updates_M < _MOST))
         self.sightings.index_add_(0, local_M, torch.ones_like(local_M, dtype=torch.int32))
+        sightings_M = self.sightings[local_M]
+        self.sightings.index_copy_(0, local_M, torch.where(sightings_M < 0, _MOST, sightings_M))
 
     def tensors(self, matrix: str) -> dict[str, Tensor]:
         """Views of one matrix's rows on this rank: `weight` [n, D], `sum` [n] or [n, D] if any, and the books [n]."""

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
-from embershard.change import ByMatrix, Change, rows_of_parts, shares
+from embershard.change import ByMatrix, ByPart, Change, rows_of_parts, shares
 from embershard.collection import Read
 from embershard.engine import admission
 from embershard.errors import EmbershardError, InvalidInput
@@ -38,26 +38,37 @@ def look_up(engine: Engine, reads: Sequence[Read], curious: Sequence[Read], work
     """Joint: one gather for the lookups of all ranks; those that are `curious` also get counts."""
     admission.sight(engine, admission.sightings_of_reads(engine, reads), work.sight, now_s)
     settled = {read: read.settled(engine.settle) for read in reads}
-    asking = [settled[read] for read in curious]
-    gathered = _shared_out(engine.gather(_merged([*settled.values()]), work.gather), [*settled.values()])
-    books = dict(zip(curious, _shared_out(engine.books(_merged(asking), work.books), asking), strict=True))
+    stored = _stored(settled.values(), lambda rows: engine.gather(rows, work.gather))
+    books = _stored([settled[read] for read in curious], lambda rows: engine.books(rows, work.books))
     _count_served(engine, settled.values())
     return [
-        Found(vectors=read.answer(rows, engine.projections), counts=read.counts(books[asked]) if asked in books else [])
-        for (asked, read), rows in zip(settled.items(), gathered, strict=True)
+        Found(vectors=read.answer(stored, engine.projections), counts=read.counts(books) if asked in curious else [])
+        for asked, read in settled.items()
     ]
+
+
+def _stored(reads: Iterable[Read], get: Callable[[ByMatrix], ByMatrix]) -> ByPart:
+    """What is got, at once, for the rows of several lookups, as it belongs to each of their parts."""
+    parts = [part for read in reads for part in read.parts]
+    return shares(parts, get(rows_of_parts(parts)))
 
 
 def update(engine: Engine, change: Change, work: Work, now_s: int) -> EmbershardError | None:
     """Joint: admits ids, then one step of the optimizers for the gradients of all ranks, then their values and starts.
 
-    Returns why this rank's update can't be done: then nothing of it is, but that its ids may have been sighted.
+    Starts read their parents as they were before. Returns why this rank's update can't be done: then no row has changed
+    for it, but what shows only in the end (gradients that are too large once pulled back through the rows) leaves its
+    ids sighted, and maybe admitted.
     """
     refusal = _refusal(engine, change, work)
     change = Change.nothing() if refusal else change
     if full := admission.admit(engine, admission.sightings_of_change(change), work.admit, now_s):
         refusal, change = full, Change.nothing()
     change = change.settled(engine.settle)
+    if not all(np.all(write.part.ids.own) for write in change.writes):
+        # Two ids with one hash, or a string's hash and an integer: only one of them can own a row.
+        refusal = InvalidInput("two of the ids whose rows this update replaces have the same 64-bit key; leave one out")
+        change = Change.nothing()
     stored = shares(change.readers, engine.gather(rows_of_parts(change.readers), work.read))
     try:
         rows, gradients = change.gradients(stored, engine.projections)
@@ -98,22 +109,3 @@ def _count_served(engine: Engine, reads: Iterable[Read]) -> None:
                 ids = int(part.counts_B.sum())
                 own = int(part.ids.own.sum()) if not isinstance(part.ids.own, bool) else ids * part.ids.own
                 counts.own, counts.fallback = counts.own + own, counts.fallback + ids - own
-
-
-def _merged(reads: Sequence[Read]) -> ByMatrix:
-    """The rows of several lookups as one, matrix by matrix."""
-    if len(reads) == 1:
-        return reads[0].rows
-    matrices = {matrix for read in reads for matrix in read.rows}
-    return {matrix: torch.cat([read.rows[matrix] for read in reads if matrix in read.rows]) for matrix in matrices}
-
-
-def _shared_out(merged: ByMatrix, reads: Sequence[Read]) -> list[ByMatrix]:
-    """What was found for merged lookups, as it belongs to each of them."""
-    if len(reads) == 1:
-        return [merged]
-    pieces = {
-        matrix: iter(found.split([len(read.rows[matrix]) for read in reads if matrix in read.rows]))
-        for matrix, found in merged.items()
-    }
-    return [{matrix: next(pieces[matrix]) for matrix in read.rows} for read in reads]

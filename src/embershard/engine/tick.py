@@ -22,7 +22,7 @@ import torch
 from embershard.change import Change
 from embershard.engine.jobs import ActionJob, Answer, Job, JobQueue, Load, LookupJob, UpdateJob
 from embershard.engine.steps import look_up, update
-from embershard.engine.work import Work, columns_of, work_of_change, work_of_reads, work_of_sums
+from embershard.engine.work import Agreement, Work, work_of_change, work_of_reads
 from embershard.errors import EmbershardError, Unavailable
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Action:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Agreement:
+class _Agreed:
     """What the ranks bring together."""
 
     work: Work
@@ -84,8 +84,7 @@ class Ticker:
         self._engine, self._world = engine, engine.world
         self._actions, self._farewell = actions, farewell
         self._asked_to_leave, self._lost = asked_to_leave, lost
-        self._columns = columns_of(engine.config, engine.matrices, list(actions))
-        self._counted = frozenset(name for name, of in engine.vocabularies.items() if of.counts_lookups)
+        self._agreement = Agreement(engine, list(actions))
         self._now_s = 0
         alone = self._world.size == 1
         self._heartbeat_s = float("inf") if alone else HEARTBEAT_S
@@ -179,33 +178,27 @@ class Ticker:
         self._sleeps += not agreed.more
         return not agreed.all_ready
 
-    def _agree(self, load: Load) -> _Agreement:
+    def _agree(self, load: Load) -> _Agreed:
         """Joint: adds up what all ranks bring."""
         reads = [job.read for job in load.lookups]
         curious = [job.read for job in load.lookups if job.with_counts]
-        mine = work_of_reads(reads, curious, self._counted)
+        mine = work_of_reads(self._engine, reads, curious)
         mine |= Work(action=frozenset(job.action for job in load.actions))
         mine |= work_of_change(load.update.change) if load.update else Work()
         self._now_s = max(self._now_s, int(time.time()))  # a clock that is set back makes nothing younger
-        head = [self._now_s if self._world.rank == 0 else 0, load.more, self._asks, self._ready]
-        flags = mine.flags(self._columns) if self._world.size > 1 else []
-        sums = self._world.sum(torch.tensor([*head, *flags], dtype=torch.int64)).tolist()
-        return _Agreement(
-            work=work_of_sums(self._columns, sums[len(head) :]) if flags else mine,
-            now_s=sums[0],
-            more=sums[1] > 0,
-            asked_to_leave=sums[2] > 0,
-            all_ready=sums[3] == self._world.size,
+        work, now_s, (more, asks, ready) = self._agreement(mine, self._now_s, load.more, self._asks, self._ready)
+        return _Agreed(
+            work=work, now_s=now_s, more=more > 0, asked_to_leave=asks > 0, all_ready=ready == self._world.size
         )
 
-    def _look_up(self, jobs: Sequence[LookupJob], agreed: _Agreement) -> None:
+    def _look_up(self, jobs: Sequence[LookupJob], agreed: _Agreed) -> None:
         """Joint: one gather for all lookups of all ranks."""
         reads = [job.read for job in jobs]
         curious = [job.read for job in jobs if job.with_counts]
         for job, found in zip(jobs, look_up(self._engine, reads, curious, agreed.work, agreed.now_s), strict=True):
             job.done.set_result(Answer(vectors=found.vectors, counts=found.counts, version=self.version))
 
-    def _update(self, job: UpdateJob | None, agreed: _Agreement) -> None:
+    def _update(self, job: UpdateJob | None, agreed: _Agreed) -> None:
         """Joint: what all ranks' updates change, as the next version."""
         if not agreed.work.changes:
             changed = None

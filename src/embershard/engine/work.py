@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
+
+import torch
 
 from embershard.change import Change, rows_of_parts
 
 if TYPE_CHECKING:
     from embershard.collection import Read
-    from embershard.config import Config
+    from embershard.engine.base import Engine
 
 NONE: frozenset[str] = frozenset()
 
@@ -20,23 +22,23 @@ class Work:
     """Names of matrices, or of tables, that each joint step is about."""
 
     gather: frozenset[str] = NONE
-    """Matrices: lookups read rows;"""
+    """Matrices whose rows lookups read."""
     books: frozenset[str] = NONE
-    """and want to know more of them."""
+    """Matrices of whose rows lookups want to know how often they were updated and sighted."""
     sight: frozenset[str] = NONE
-    """Tables: lookups count as sightings."""
+    """Tables whose vocabularies count lookups."""
     admit: frozenset[str] = NONE
-    """Tables: an update may let ids in."""
+    """Tables whose vocabularies may let ids in for an update."""
     read: frozenset[str] = NONE
-    """Matrices: an update must know rows before it moves any."""
+    """Matrices whose rows an update must know before it moves any."""
     apply: frozenset[str] = NONE
-    """Matrices: gradients move rows;"""
+    """Matrices whose rows gradients move."""
     write: frozenset[str] = NONE
-    """rows get values;"""
+    """Matrices in which values overwrite rows."""
     start: frozenset[str] = NONE
-    """rows start anew."""
+    """Matrices in which rows start anew."""
     action: frozenset[str] = NONE
-    """Actions."""
+    """Names of actions."""
 
     @property
     def changes(self) -> bool:
@@ -47,18 +49,14 @@ class Work:
         """What either does."""
         return Work(**{step.name: getattr(self, step.name) | getattr(other, step.name) for step in fields(self)})
 
-    def flags(self, columns: Sequence[tuple[str, str]]) -> list[bool]:
-        """Which of all that may be done is done."""
-        return [name in getattr(self, step) for step, name in columns]
 
-
-def work_of_reads(reads: Sequence[Read], curious: Sequence[Read], counted: frozenset[str]) -> Work:
-    """What lookups take, of which some want provenance; `counted` are the tables whose lookups are sightings."""
+def work_of_reads(engine: Engine, reads: Sequence[Read], curious: Sequence[Read]) -> Work:
+    """What lookups take, of which the `curious` want to know more of their ids."""
     tables = {part.table.name for read in reads for part in read.parts}
     return Work(
         gather=frozenset(matrix for read in reads for matrix in read.rows),
         books=frozenset(matrix for read in curious for matrix in read.rows),
-        sight=counted & tables,
+        sight=frozenset(table for table in tables if engine.counts_lookups(table)),
     )
 
 
@@ -73,17 +71,25 @@ def work_of_change(change: Change) -> Work:
     )
 
 
-def columns_of(config: Config, matrices: Mapping[str, object], actions: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """All that a tick may have to do, as (step, name), in one order on every rank."""
-    vocabularies = [table.name for table in config.tables if table.ids.kind == "vocabulary"]
-    names = {"sight": vocabularies, "admit": vocabularies, "action": actions}
-    return [(step.name, name) for step in fields(Work) for name in names.get(step.name, matrices)]
+class Agreement:
+    """How the ranks of an engine agree on what a tick has to do."""
 
+    def __init__(self, engine: Engine, actions: Sequence[str] = ()) -> None:
+        self._world = engine.world
+        vocabularies = list(engine.vocabularies)
+        names = {"sight": vocabularies, "admit": vocabularies, "action": actions}
+        # All that a tick may have to do, in one order on every rank; a table that grows changes nothing in it.
+        self._columns = [(step.name, name) for step in fields(Work) for name in names.get(step.name, engine.matrices)]
 
-def work_of_sums(columns: Sequence[tuple[str, str]], sums: Sequence[int]) -> Work:
-    """The work of all ranks together, from the sums of their flags."""
-    brought: dict[str, set[str]] = {}
-    for (step, name), count in zip(columns, sums, strict=True):
-        if count:
-            brought.setdefault(step, set()).add(name)
-    return Work(**{step: frozenset(names) for step, names in brought.items()})
+    def __call__(self, mine: Work, now_s: int, *others: int) -> tuple[Work, int, list[int]]:
+        """Joint: the work of all ranks, the time on rank 0's clock, and the sums of whatever else they bring."""
+        if self._world.size == 1:
+            return mine, now_s, list(others)
+        flags = [name in getattr(mine, step) for step, name in self._columns]
+        head = [now_s if self._world.rank == 0 else 0, *others]
+        now_s, *sums = self._world.sum(torch.tensor([*head, *flags], dtype=torch.int64)).tolist()
+        brought: dict[str, set[str]] = {}
+        for (step, name), count in zip(self._columns, sums[len(others) :], strict=True):
+            if count:
+                brought.setdefault(step, set()).add(name)
+        return Work(**{step: frozenset(names) for step, names in brought.items()}), now_s, sums[: len(others)]

@@ -16,7 +16,6 @@ from safetensors.numpy import load_file, save_file
 from embershard import codec
 from embershard.config import DirectIds
 from embershard.errors import SnapshotError
-from embershard.id_list import read_id_list
 
 if TYPE_CHECKING:
     from embershard.config import Config
@@ -35,9 +34,10 @@ def write_id_files(folder: Path, config: Config, vocabularies: dict[str, Vocabul
     for table in config.tables:
         if table.name in vocabularies:
             state = vocabularies[table.name].state()
-            save_file(state | codec.pack_strings(state.pop("names")), folder / id_file(table.name))
+            names = codec.pack_strings(state.pop("names"))
+            save_file(state | names, folder / id_file(table.name))
         elif isinstance(table.ids, DirectIds) and table.ids.names is not None:
-            save_file(codec.pack_strings(read_id_list(table.ids.names).names), folder / id_file(table.name))
+            save_file(codec.pack_strings(table.ids.name_list.names), folder / id_file(table.name))
 
 
 def read_id_file(folder: Path, table: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from embershard.engine.initial import fill_initial
 from embershard.engine.local import LocalEngine
 from embershard.engine.world import SoloWorld
 from embershard.errors import InvalidInput, SnapshotError
-from embershard.id_list import IdList, read_id_list
+from embershard.name_list import NameList, read_name_list
 from embershard.store import snapshot as snapshots
 from embershard.store.folder import DataDir
 from embershard.store.id_files import read_id_file
@@ -77,7 +77,7 @@ def remap(
         data.release()
 
 
-def _lists(old: Snapshot, config: Config, given: Mapping[str, Path]) -> dict[str, tuple[IdList, IdList]]:
+def _lists(old: Snapshot, config: Config, given: Mapping[str, Path]) -> dict[str, tuple[NameList, NameList]]:
     """The old and the new list of each table where they differ."""
     layouts = old.manifest["layout"]["tables"], config.layout()["tables"]
     digests = {name: tuple(layout[name]["ids"].get("names") for layout in layouts) for name in layouts[1]}
@@ -110,7 +110,7 @@ def _without_lists(config: Config, lists: Collection[str]) -> Config:
     return replace(config, tables=tables)
 
 
-def _new_list(table: TableSpec) -> IdList:
+def _new_list(table: TableSpec) -> NameList:
     assert isinstance(table.ids, DirectIds)
     assert table.ids.names is not None
     if not table.owns_rows:
@@ -119,21 +119,21 @@ def _new_list(table: TableSpec) -> IdList:
             f"table {table.name!r}: its rows are made of factors ({table.factor.kind}) that ids share, so that they "
             "can't be moved; train it anew with the new list"
         )
-    return read_id_list(table.ids.names)
+    return table.ids.name_list
 
 
-def _old_list(old: Snapshot, table: TableSpec, digest: str | None, given: Mapping[str, Path]) -> IdList:
+def _old_list(old: Snapshot, table: TableSpec, digest: str | None, given: Mapping[str, Path]) -> NameList:
     path = given.get(table.name)
     if digest is not None:
         if path is not None:
             raise InvalidInput(f"--from {table.name}={path}: {old.path} has the list itself; leave it out")
-        return IdList.of(read_id_file(old.path, table.name)["names"], str(old.path))
+        return NameList.of(read_id_file(old.path, table.name)["names"], str(old.path))
     if path is None:
         raise InvalidInput(
             f"{old.path}: has no list of names for table {table.name!r}; give the one that its rows are in the order "
             f"of: --from {table.name}=FILE"
         )
-    found, rows = read_id_list(path), old.rows[table.name]
+    found, rows = read_name_list(path), old.rows[table.name]
     if len(found.names) > rows:
         raise InvalidInput(
             f"{path}: has {len(found.names):,} ids, and table {table.name!r} of {old.path} only {rows:,} rows"
@@ -141,7 +141,7 @@ def _old_list(old: Snapshot, table: TableSpec, digest: str | None, given: Mappin
     return found
 
 
-def _remap(engine: Engine, name: str, before: IdList, after: IdList) -> Remapped:
+def _remap(engine: Engine, name: str, before: NameList, after: NameList) -> Remapped:
     source_R = torch.arange(engine.matrices[name].rows)
     source_R[: max(len(before.names), len(after.names))] = -1
     both = [key for key in after.names if key in before.rows]

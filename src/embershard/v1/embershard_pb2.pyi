@@ -129,7 +129,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "rows", "dim", "features", "pooling", "id_kind", "dtype", "optimizer", "learning_rate", "bytes", "factor", "scale", "normalise", "frozen", "parameters", "vocabulary")
+    __slots__ = ("name", "rows", "dim", "features", "pooling", "id_kind", "dtype", "optimizer", "learning_rate", "bytes", "factor", "scale", "normalise", "frozen", "rank", "remainders", "parameters", "vocabulary")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,8 @@ class Table(_message.Message):
     SCALE_FIELD_NUMBER: _ClassVar[int]
     NORMALISE_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    REMAINDERS_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     VOCABULARY_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -160,9 +162,11 @@ class Table(_message.Message):
     scale: str
     normalise: str
     frozen: bool
+    rank: int
+    remainders: int
     parameters: int
     vocabulary: Vocabulary
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., id_kind: _Optional[str] = ..., dtype: _Optional[str] = ..., optimizer: _Optional[str] = ..., learning_rate: _Optional[float] = ..., bytes: _Optional[int] = ..., factor: _Optional[str] = ..., scale: _Optional[str] = ..., normalise: _Optional[str] = ..., frozen: _Optional[bool] = ..., parameters: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., id_kind: _Optional[str] = ..., dtype: _Optional[str] = ..., optimizer: _Optional[str] = ..., learning_rate: _Optional[float] = ..., bytes: _Optional[int] = ..., factor: _Optional[str] = ..., scale: _Optional[str] = ..., normalise: _Optional[str] = ..., frozen: _Optional[bool] = ..., rank: _Optional[int] = ..., remainders: _Optional[int] = ..., parameters: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ...) -> None: ...
 
 class Vocabulary(_message.Message):
     __slots__ = ("capacity", "ids", "admitted", "evicted", "expired", "rejected", "own", "fallback", "bytes")
@@ -187,12 +191,14 @@ class Vocabulary(_message.Message):
     def __init__(self, capacity: _Optional[int] = ..., ids: _Optional[int] = ..., admitted: _Optional[int] = ..., evicted: _Optional[int] = ..., expired: _Optional[int] = ..., rejected: _Optional[int] = ..., own: _Optional[int] = ..., fallback: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("message_bytes", "ids_per_request")
+    __slots__ = ("message_bytes", "ids_per_request", "numbers_per_request")
     MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     IDS_PER_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_PER_REQUEST_FIELD_NUMBER: _ClassVar[int]
     message_bytes: int
     ids_per_request: int
-    def __init__(self, message_bytes: _Optional[int] = ..., ids_per_request: _Optional[int] = ...) -> None: ...
+    numbers_per_request: int
+    def __init__(self, message_bytes: _Optional[int] = ..., ids_per_request: _Optional[int] = ..., numbers_per_request: _Optional[int] = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
     __slots__ = ("name", "fingerprint", "version", "engine", "world_size", "rank", "tables", "limits", "server_version")
@@ -217,18 +223,20 @@ class DescribeResponse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., version: _Optional[int] = ..., engine: _Optional[str] = ..., world_size: _Optional[int] = ..., rank: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., server_version: _Optional[str] = ...) -> None: ...
 
 class GrowRequest(_message.Message):
-    __slots__ = ("table", "rows", "capacity", "mean", "mean_of")
+    __slots__ = ("table", "rows", "capacity", "mean", "mean_of", "fingerprint")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     MEAN_FIELD_NUMBER: _ClassVar[int]
     MEAN_OF_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     table: str
     rows: int
     capacity: int
     mean: bool
     mean_of: FeatureIds
-    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., capacity: _Optional[int] = ..., mean: _Optional[bool] = ..., mean_of: _Optional[_Union[FeatureIds, _Mapping]] = ...) -> None: ...
+    fingerprint: str
+    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., capacity: _Optional[int] = ..., mean: _Optional[bool] = ..., mean_of: _Optional[_Union[FeatureIds, _Mapping]] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class GrowResponse(_message.Message):
     __slots__ = ("version", "rows", "pause_ms")
@@ -241,12 +249,14 @@ class GrowResponse(_message.Message):
     def __init__(self, version: _Optional[int] = ..., rows: _Optional[int] = ..., pause_ms: _Optional[float] = ...) -> None: ...
 
 class FreezeRequest(_message.Message):
-    __slots__ = ("batch", "thaw")
+    __slots__ = ("batch", "thaw", "fingerprint")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     THAW_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     batch: FeatureIds
     thaw: bool
-    def __init__(self, batch: _Optional[_Union[FeatureIds, _Mapping]] = ..., thaw: _Optional[bool] = ...) -> None: ...
+    fingerprint: str
+    def __init__(self, batch: _Optional[_Union[FeatureIds, _Mapping]] = ..., thaw: _Optional[bool] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class FreezeResponse(_message.Message):
     __slots__ = ("version", "rows")

@@ -88,7 +88,9 @@ class EmbeddingServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Update(self, request, context):
-        """Applies gradients through each table's optimizer, or overwrites rows. All of a request is applied, or nothing.
+        """Applies gradients through each table's optimizer, overwrites rows, or starts them anew. All of a request is applied,
+        or nothing; but a gradient that is too large once it is pulled back through a normalisation or a factor is found so
+        late that the ids of the request are sighted, and maybe admitted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _EMPTY = -1
 """What FBGEMM's map has where there is no key; the key of this value is kept aside."""
 _PLACES = 4
-"""Places in the map a slot: at most a quarter is taken by living keys, and three fifths by all while batches are small."""
+"""Places in the map a slot: living keys take a quarter at most, and all three fifths, unless batches are huge."""
 _FULL = 2
 """Entries a slot, living or not, from which on the next map is filled;"""
 _CLEARED, _CLEARED_LEAST = 32, 8192

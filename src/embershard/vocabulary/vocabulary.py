@@ -25,6 +25,10 @@ CANDIDATES_LEAST = 65_536
 """Ids without a row that are remembered unless the configuration says how many."""
 _NOBODY = np.empty(0, np.int64)
 _MOST, _LONG_AGO = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+_INDEX_BYTES = 8 + 1 + 2 * 4 * 16
+"""Of a slot of an index: its key, whether it is used, and its places in the map and in the next one."""
+_OWNER_BYTES, _CANDIDATE_BYTES = _INDEX_BYTES + 33, _INDEX_BYTES + 16
+"""Of an id that may own a row, and of one that is remembered without: with what is known of it."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -55,6 +59,17 @@ class Step:
     """int64: the slots of them,"""
     emptied: NDArray[np.int64]
     """int64: slots that have lost their id, and have no other yet."""
+
+
+def bytes_of_vocabulary(table: TableSpec) -> int:
+    """Most memory that the vocabulary of a table takes on each rank, strings aside; 0 if it has none."""
+    if not isinstance(table.ids, VocabularyIds):
+        return 0
+    return table.capacity * _OWNER_BYTES + _candidates_of(table.ids, table.capacity) * _CANDIDATE_BYTES
+
+
+def _candidates_of(policy: VocabularyIds, capacity: int) -> int:
+    return policy.candidates or max(capacity, CANDIDATES_LEAST)
 
 
 class Vocabulary:
@@ -168,7 +183,7 @@ class Vocabulary:
     def _make(self, capacity: int) -> None:
         self._held = Residents(capacity)
         self._victims = Victims(self._held)
-        self._candidates = Candidates(self._policy.candidates or max(capacity, CANDIDATES_LEAST))
+        self._candidates = Candidates(_candidates_of(self._policy, capacity))
 
     def _is_over(self, slots: NDArray[np.int64] | slice, now_s: int) -> NDArray[np.bool_]:
         """Whether the ids with these slots lose them now, as their time to live is over."""
