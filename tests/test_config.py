@@ -126,3 +126,67 @@ def test_the_fingerprint_covers_what_decides_an_ids_vector(path: list[Any], valu
 
 def test_a_fingerprint_is_the_same_on_every_machine_for_ever() -> None:
     assert parse_config(GOOD).fingerprint() == "10afe334673128a2"
+
+
+def test_a_table_that_has_grown_keeps_its_pairs_whatever_the_file_says_of_rows() -> None:
+    pairs = {"kind": "quotient_remainder"}
+    began = parse_config(with_value(["tables", 0, "factor"], pairs))
+    grown = began.grown({"user": 1000})
+    assert (grown.tables[0].remainders, grown.fingerprint()) == (began.tables[0].remainders, began.fingerprint())
+    for rows in (10, 1000, 5000):
+        data = with_value(["tables", 0, "factor"], pairs)
+        data["tables"][0]["rows"] = rows
+        fitted = parse_config(data).fitted(grown.layout())
+        assert (fitted.fingerprint(), fitted.tables[0].rows) == (grown.fingerprint(), 1000)
+    other = parse_config(with_value(["tables", 0, "factor"], pairs | {"remainders": 7}))
+    assert other.fitted(grown.layout()) is other
+
+
+def test_a_rank_that_saves_nothing_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"table 'user': factor.rank = 4 isn't less than dim = 4"):
+        parse_config(with_value(["tables", 0, "factor"], {"kind": "low_rank", "rank": 4}))
+
+
+VOCABULARY = {"kind": "vocabulary", "fallback_rows": 4}
+BAD_TABLES: list[tuple[dict[str, Any], str]] = [
+    ({"factor": {"kind": "low_rank", "rank": 0}}, "factor rank = 0: input should be greater"),
+    ({"factor": {"kind": "low_rank", "rank": -1}}, "factor rank = -1"),
+    ({"factor": {"kind": "cube"}}, "factor kind = 'cube': allowed: 'low_rank', 'quotient_remainder'"),
+    ({"factor": {"kind": "quotient_remainder", "remainders": 0}}, "remainders = 0"),
+    ({"factor": {"kind": "quotient_remainder", "remainders": 11}}, "factor.remainders = 11 is more than rows = 10"),
+    ({"factor": {"kind": "quotient_remainder", "combine": "concat"}, "dim": 5}, "so dim = 5 must be even"),
+    ({"ids": VOCABULARY | {"fallback_rows": 0}}, "fallback_rows = 0"),
+    ({"ids": VOCABULARY | {"fallback_rows": 10}}, "leaves no row for ids of their own: rows = 10 counts both"),
+    ({"ids": VOCABULARY | {"hashes": 5}}, "hashes = 5 is more than fallback_rows = 4"),
+    ({"ids": VOCABULARY | {"admit_after": 0}}, "admit_after = 0"),
+    ({"ids": VOCABULARY | {"evict": "ttl"}}, "evict = 'ttl' needs ttl_s"),
+    ({"ids": VOCABULARY | {"ttl_s": 0}}, "ttl_s = 0"),
+    ({"ids": {"names": "missing.txt"}}, "can't read the list of names: No such file"),
+    ({"scale": "sqrt_dim", "normalise": "l2"}, "is undone by normalise = 'l2'"),
+    ({"normalise": "batch"}, "normalise = 'batch'"),
+]
+
+
+@pytest.mark.parametrize(("table", "message"), BAD_TABLES)
+def test_a_compact_table_that_can_not_be_is_explained(table: dict[str, Any], message: str) -> None:
+    data = copy.deepcopy(GOOD)
+    data["tables"][0] |= table
+    with pytest.raises(ConfigError) as caught:
+        parse_config(data)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\nb\na\n", "line 3 is 'a', and so is line 1"),
+        ("a\n\nb\n", "line 2 is empty"),
+        ("a\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\n", "lists 11 ids, more than rows = 10"),
+    ],
+)
+def test_a_bad_list_of_names_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "names.txt").write_text(text)
+    data = copy.deepcopy(GOOD)
+    data["tables"][0]["ids"] = {"names": "names.txt"}
+    with pytest.raises(ConfigError, match=message):
+        parse_config(data, folder=tmp_path)

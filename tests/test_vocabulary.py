@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import copy
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.vocabulary_model import Id, Mentions, Model
 
 from embershard.config import TableSpec, VocabularyIds
 from embershard.ids import Keys
-from embershard.vocabulary import Counts, Sightings, Vocabulary, index, victims
+from embershard.vocabulary import Sightings, Vocabulary, index, victims
 
-Id = int | str
-Mentions = Sequence[tuple[Id, bool]]  # ids, and whether each demands a row
 # Strings with hashes that were chosen to collide, with those of other strings and with integers.
 HASHES = {"a": 11, "b": 11, "c": 12, "one": 1, "": 0, "minus": -1, "d": 2**63 - 1}
 IDS: list[Id] = [0, 1, 2, 3, 11, -1, -2, 2**32, 2**63 - 1, -(2**63), *HASHES]
 
 
+def key_of(of: Id) -> int:
+    return HASHES[of] if isinstance(of, str) else of
+
+
 def keys(ids: Sequence[Id]) -> Keys:
-    keys_n = np.array([HASHES[of] if isinstance(of, str) else of for of in ids], np.int64)
+    keys_n = np.array([key_of(of) for of in ids], np.int64)
     return Keys(keys_n=keys_n, names=[of for of in ids if isinstance(of, str)] or None)
 
 
@@ -33,125 +34,11 @@ def sightings(mentions: Mentions) -> Sightings:
     return Sightings.merged([Sightings.of(keys([of]), demanded=demanded) for of, demanded in mentions])
 
 
-@dataclass
-class Known:
-    id: Id
-    key: int
-    step: int
-    seen_s: int
-    count: int = 0
-    demanded: bool = False
-    pinned: bool = False
-
-
-@dataclass
-class Model:
-    """A vocabulary as one would explain it: owners by slot, and ids without a row by key."""
-
-    policy: VocabularyIds
-    capacity: int
-    rows: dict[int, Known] = field(default_factory=dict)
-    candidates: dict[int, Known] = field(default_factory=dict)
-    steps: int = 0
-    counts: Counts = field(default_factory=Counts)
-
-    def slot(self, of: Id) -> int:
-        owned = [slot for slot, owner in self.rows.items() if owner.id == of]
-        assert len(owned) <= 1, "an id with two rows"
-        return owned[0] if owned else -1
-
-    def step(self, mentions: Mentions, now_s: int, *, admit: bool) -> tuple[list[tuple[Id, int]], list[int]]:
-        """Which ids have got which slots, and which slots are empty now that weren't."""
-        before = sorted(self.rows)
-        others = self.sight(mentions, now_s)
-        expired = self.expire(now_s) if admit else []
-        wanting = [known for known in others if admit and (known.demanded or known.count >= self.policy.admit_after)]
-        taken = {owner.key for owner in self.rows.values()}
-        chosen, evicted = self.choose([known for known in wanting if known.key not in taken])
-        self.forget(chosen)
-        self.remember([known for known in others if known not in chosen and known.key not in self.candidates])
-        self.forget(evicted)
-        self.remember(evicted)
-        admitted = []
-        for newcomer in sorted(chosen, key=lambda known: known.key):
-            slot = min(set(range(self.capacity)) - set(self.rows))
-            admitted.append((newcomer.id, slot))
-            self.rows[slot] = newcomer
-        self.counts.admitted += len(admitted)
-        self.counts.evicted += len(evicted)
-        self.counts.expired += len(expired)
-        self.counts.rejected += len(wanting) - len(admitted)
-        return admitted, [slot for slot in before if slot not in self.rows]
-
-    def seen(self, mentions: Mentions, now_s: int = 0) -> list[Known]:
-        """Distinct ids in the order of keys; of those with one key, an integer or the first string stands for all."""
-        found: dict[int, Known] = {}
-        for of, demanded in mentions:
-            key = HASHES[of] if isinstance(of, str) else of
-            known = found.setdefault(key, Known(of, key, self.steps, now_s))
-            known.count += 1
-            known.demanded |= demanded
-            known.id = min(known.id, of, key=lambda given: (isinstance(given, str), given))
-        return [found[key] for key in sorted(found)]
-
-    def sight(self, mentions: Mentions, now_s: int) -> list[Known]:
-        """Counts; returns ids without a row of their own, with all that is remembered of them."""
-        self.steps += 1
-        others = []
-        for seen in self.seen(mentions, now_s):
-            slot = self.slot(seen.id)
-            known = self.rows.get(slot) or self.candidates.get(seen.key)
-            if known:
-                known.count, known.step, known.seen_s = known.count + seen.count, self.steps, now_s
-                seen.count = known.count
-            if slot < 0:
-                others.append(seen)
-        return others
-
-    def expire(self, now_s: int) -> list[Known]:
-        ttl_s = self.policy.ttl_s or 2**62
-        over = [slot for slot, owner in self.rows.items() if now_s - owner.seen_s >= ttl_s and not owner.pinned]
-        return [self.rows.pop(slot) for slot in over]
-
-    def choose(self, newcomers: list[Known]) -> tuple[list[Known], list[Known]]:
-        """Those who get a row, and those who must leave for them and do."""
-        newcomers.sort(key=lambda known: (not known.demanded, 0 if known.demanded else -known.count, known.key))
-        free = self.capacity - len(self.rows)
-        chosen, evicted = newcomers[:free], []
-        may_leave = sorted(
-            (owner.count, owner.step, slot)
-            for slot, owner in self.rows.items()
-            if self.policy.evict == "lfu" and not owner.pinned and owner.step < self.steps
-        )
-        for newcomer, (count, _, slot) in zip(newcomers[free:], may_leave, strict=False):
-            if newcomer.demanded or newcomer.count > count:
-                chosen.append(newcomer)
-                evicted.append(self.rows.pop(slot))
-        return chosen, evicted
-
-    def forget(self, many: Iterable[Known]) -> None:
-        for known in many:
-            self.candidates.pop(known.key, None)
-
-    def remember(self, many: list[Known]) -> None:
-        capacity = self.policy.candidates or 65_536
-        lacking = len(self.candidates) + len(many[:capacity]) - capacity
-        if lacking > 0:
-            longest_unseen_first = sorted(self.candidates.values(), key=lambda known: (known.step, known.key))
-            self.forget(longest_unseen_first[: max(lacking, len(self.candidates) // 2)])
-        self.candidates |= {known.key: known for known in many[:capacity]}
-
-    def fits(self, mentions: Mentions, now_s: int) -> bool:
-        tried = copy.deepcopy(self)
-        tried.step(mentions, now_s, admit=True)
-        return all(tried.slot(seen.id) >= 0 for seen in tried.seen(mentions) if seen.demanded)
-
-
 class Pair:
     """The vocabulary and the model of it, through one life."""
 
     def __init__(self, capacity: int, **policy: Any) -> None:
-        self.model = Model(VocabularyIds(fallback_rows=2, **policy), capacity)
+        self.model = Model(VocabularyIds(fallback_rows=2, **policy), capacity, key_of)
         self.real, self.now_s, self.named = self.new(), 1000, dict[Id, None]()
 
     def new(self) -> Vocabulary:
@@ -241,7 +128,7 @@ def test_sightings_are_the_same_however_they_are_spread_over_ranks(mentions: Any
     columns = merged.keys_u, merged.names_u, merged.counts_u, merged.demanded_u
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == [
         (known.key, known.id if isinstance(known.id, str) else None, known.count, known.demanded)
-        for known in Model(VocabularyIds(fallback_rows=2), 0).seen([(of, must) for of, must, _ in mentions])
+        for known in Model(VocabularyIds(fallback_rows=2), 0, key_of).seen([(of, must) for of, must, _ in mentions])
     ]
 
 

@@ -141,6 +141,9 @@ BAD = [
     (lambda client: client.start({"query": ["x"]}, parents={"query": ["never seen"]}), InvalidInput, "owns no row"),
     (lambda client: client.start({"zip": [1]}, parents={"zip": [2]}), InvalidInput, "hashed ids, which share rows"),
     (lambda client: client.start({"user": [1]}, parents={"user": [0]}), InvalidInput, "padding id, which has no row"),
+    (lambda client: client.start({"user": [1]}, parents={"user": ([1], [1], [2.0])}), InvalidInput, "count alike"),
+    (lambda client: client.freeze({"user": ([1, 2], [2])}), InvalidInput, "single ids; leave out lengths"),
+    (lambda client: client.grow("user", rows=900, mean=True, mean_of={"user": [1]}), InvalidInput, "not both"),
     (lambda client: client.start({"user": [1]}, parents={"user": [1, 2]}), InvalidInput, "2 bags of parents for 1"),
     (lambda client: client.start({"user": [1, 2]}, parents={"user": ([1], [1, 0])}), InvalidInput, "has no parents"),
     (

@@ -33,8 +33,8 @@ class Implementation:
     def lookup(self, batches: Sequence[Sequence[FeatureBatch]], now_s: int | None = None) -> list[list[Array]]:
         return self._each("lookup", [[of_rank, now_s] for of_rank in batches])
 
-    def provenance(self, batches: Sequence[Sequence[FeatureBatch]]) -> list[list[Array]]:
-        return self._each("provenance", [[of_rank] for of_rank in batches])
+    def provenance(self, batches: Sequence[Sequence[FeatureBatch]], now_s: int | None = None) -> list[list[Array]]:
+        return self._each("provenance", [[of_rank, now_s] for of_rank in batches])
 
     def counts(self, batches: Sequence[Sequence[FeatureBatch]]) -> list[list[tuple[Array, Array]]]:
         return self._each("counts", [[of_rank] for of_rank in batches])

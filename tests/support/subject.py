@@ -29,8 +29,9 @@ class Subject:
     def lookup(self, batches: Sequence[FeatureBatch], now_s: int | None = None) -> list[np.ndarray[Any, Any]]:
         return [vectors.cpu().numpy() for vectors in self.session.lookup(batches, now_s=now_s).vectors]
 
-    def provenance(self, batches: Sequence[FeatureBatch]) -> list[np.ndarray[Any, Any]]:
-        return [counts.provenance_N for counts in self.session.lookup(batches, with_counts=True).counts]
+    def provenance(self, batches: Sequence[FeatureBatch], now_s: int | None = None) -> list[np.ndarray[Any, Any]]:
+        found = self.session.lookup(batches, with_counts=True, now_s=now_s).counts
+        return [counts.provenance_N for counts in found]
 
     def counts(self, batches: Sequence[FeatureBatch]) -> list[tuple[Any, Any]]:
         """Updates and sightings of each id."""
