@@ -114,7 +114,7 @@ REFUSED = {
     "negative": ("user_id", [1, 2, -3], NUMBERS, "row 2: id -3 is out of range"),
     "unknown feature": ("user", [1, 2, 3], NUMBERS, "unknown feature 'user'; the collection has user_id, half"),
     "strings": ("user_id", WORDS, NUMBERS, "rows 0 to 2: 127.0.0.1:*: feature 'user_id': table 'user' takes integer"),
-    "unknown name": ("word", ["jazz", "no such"], np.ones((2, 50)), "ids[1] = 'no such' isn't in the list of ids"),
+    "unknown name": ("word", ["jazz", "no such"], np.ones((2, 50)), "ids[1] = 'no such' isn't in the list of names"),
     "padding": ("user_id", [1, 0, 3], NUMBERS, "row 1: id 0 is the padding id, which answers zeros; leave it out"),
     "padding string": ("query", ["a", "b", "<pad>"], NUMBERS, "row 2: id '<pad>' is the padding id"),
     "only padding": ("user_id", [0], np.zeros((1, 4)), "has only the padding id"),

@@ -32,9 +32,9 @@ class Keys:
     """Ids as a vocabulary knows them."""
 
     keys_n: NDArray[np.int64]
-    """int64 [n]: the integer itself, or the hash of the string,"""
+    """int64 [n]: an integer id is its own key; a string's is its hash."""
     names: Sequence[str] | None
-    """of which these are the strings: hashes alone could mix up two of them."""
+    """The strings themselves, as two of them may share a hash; None for integers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -33,9 +33,9 @@ class Matrix:
     dtype: str
     """float32 or float16."""
     init: InitSpec
-    """How rows start,"""
+    """How rows start: the spread."""
     mean: float = 0.0
-    """around this number."""
+    """How rows start: the number that they are spread around."""
     shared: bool = False
     """Whether every vector of the table needs all of it, so that each rank keeps a copy."""
 

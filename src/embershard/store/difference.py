@@ -27,9 +27,9 @@ class IdDifference:
     """Who owns which row."""
 
     added: Sequence[int | str]
-    """Ids that only B has, in the order of their rows,"""
+    """Ids that only B has, in the order of their rows."""
     gone: Sequence[int | str]
-    """and those that only A has."""
+    """Ids that only A has, likewise."""
     moved: Sequence[tuple[int | str, int, int]]
     """Ids whose row is another: (id, row in A, row in B)."""
 
@@ -41,9 +41,9 @@ class RowDifference:
     compared: int
     """Rows that both have: of the same id where that is known, else of the same number."""
     differing: int
-    """Those of them with a number that differs,"""
+    """Rows of those with a number that differs."""
     largest: float
-    """by this at most."""
+    """The largest difference of a number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,15 +32,15 @@ class Remapped:
     """What has become of the ids of one table."""
 
     moved: int
-    """Ids that have another row now,"""
+    """Ids that have another row now."""
     stayed: int
-    """and those that have the same."""
+    """Ids that have the same row."""
     added: int
     """Ids that only the new list has: they start as any row does."""
     gone: int
     """Ids that only the old list had: their rows are dropped."""
     unnamed: int
-    """Rows that had been updated, but had no name, and are dropped because a name has their place now."""
+    """Updated rows without a name, lost because the new list puts a name there."""
 
 
 def remap(

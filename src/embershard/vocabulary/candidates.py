@@ -18,9 +18,9 @@ class Candidates:
     def __init__(self, capacity: int) -> None:
         self.index = KeyIndex(capacity)
         self.counts = np.zeros(capacity, np.int64)
-        """Sightings of the key of each slot,"""
+        """Sightings of the key of each slot."""
         self.steps = np.zeros(capacity, np.int64)
-        """of which the last came in this step of the vocabulary."""
+        """The step of the vocabulary that sighted the key last."""
 
     @property
     def bytes(self) -> int:

@@ -25,11 +25,11 @@ _EMPTY = -1
 _PLACES = 4
 """Places in the map a slot: living keys take a quarter at most, and all three fifths, unless batches are huge."""
 _FULL = 2
-"""Entries a slot, living or not, from which on the next map is filled;"""
+"""Entries a slot, living or not, from which on the next map is filled."""
 _CLEARED, _CLEARED_LEAST = 32, 8192
-"""Places of the next map that are cleared with each key inserted, and with each insertion;"""
+"""Places of the next map that are cleared with each key that is inserted; and with each insertion, at least."""
 _MOVED, _MOVED_LEAST = 4, 1024
-"""slots that are moved to it once it is clear."""
+"""Slots that are moved to the next map, once it is clear, with each key; and with each insertion, at least."""
 
 
 class KeyIndex:

@@ -22,11 +22,11 @@ class Residents:
         self.index = KeyIndex(capacity)
         """Which key has which slot."""
         self.counts = np.zeros(capacity, np.int64)
-        """How often the owner was sighted,"""
+        """How often the owner was sighted."""
         self.steps = np.zeros(capacity, np.int64)
-        """in which step last,"""
+        """The step of the vocabulary that sighted the owner last."""
         self.seen_s = np.zeros(capacity, np.int64)
-        """and when."""
+        """When that was, in seconds."""
         self.pinned = np.zeros(capacity, np.bool_)
         """Whether the owner keeps its row whatever comes."""
         self._names = np.full(capacity, None)

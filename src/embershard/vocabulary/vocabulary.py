@@ -33,20 +33,20 @@ _OWNER_BYTES, _CANDIDATE_BYTES = _INDEX_BYTES + 33, _INDEX_BYTES + 16
 
 @dataclass(kw_only=True, slots=True)
 class Counts:
-    """What has happened to ids, ever since the table began."""
+    """What has happened to ids, ever since the table began; but `own` and `fallback` since this rank started."""
 
     admitted: int = 0
     """Times that an id was given a row."""
     evicted: int = 0
-    """Times that an id lost its row to a more frequent one,"""
+    """Times that an id lost its row to one that was sighted more often."""
     expired: int = 0
-    """or because it wasn't sighted for the time to live."""
+    """Times that an id lost its row because its time to live was over."""
     rejected: int = 0
-    """Times that an update named an id often enough sighted, and there was no room."""
+    """Times that an update named an id that was sighted often enough, and there was no room."""
     own: int = 0
-    """Ids that lookups of this rank found in a row of their own, since it started,"""
+    """Ids that lookups of this rank found in a row of their own."""
     fallback: int = 0
-    """and those that had none."""
+    """Ids that lookups of this rank answered by hashing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -54,11 +54,11 @@ class Step:
     """What one step changes."""
 
     admitted: Sightings
-    """Ids that were given a row,"""
+    """Ids that were given a row."""
     slots: NDArray[np.int64]
-    """int64: the slots of them,"""
+    """int64: the slot of each admitted id."""
     emptied: NDArray[np.int64]
-    """int64: slots that have lost their id, and have no other yet."""
+    """int64: slots whose id was evicted or has expired, and that no other id has yet."""
 
 
 def bytes_of_vocabulary(table: TableSpec) -> int:
@@ -84,7 +84,8 @@ class Vocabulary:
         self._make(table.capacity)
 
     def __len__(self) -> int:
-        return len(self._held.index)
+        # By what was counted, as whoever asks may be another thread than the one that changes the index.
+        return self.counts.admitted - self.counts.evicted - self.counts.expired
 
     @property
     def capacity(self) -> int:
