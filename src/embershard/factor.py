@@ -1,4 +1,4 @@
-"""Stored rows → rows of a table → vectors, and gradients the same road back; see `config.matrix` for what is stored.
+"""Stored rows → rows of a table → vectors, and gradients the same road back; see `config.tables` for what is stored.
 
 Low rank: r numbers of a row travel, and every rank keeps a copy of the projection. Quotient and remainder: Shi et al.
 2020, "Compositional embeddings using complementary partitions".

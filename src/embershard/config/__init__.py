@@ -2,7 +2,6 @@
 
 from embershard.config.collection import CollectionSpec, Config, LimitSpec
 from embershard.config.layout import fingerprint_of, layout_difference
-from embershard.config.matrix import Matrix
 from embershard.config.parse import load_config, parse_config
 from embershard.config.specs import (
     MAX_ROWS,
@@ -14,7 +13,7 @@ from embershard.config.specs import (
     QuotientRemainder,
     VocabularyIds,
 )
-from embershard.config.tables import TableSpec
+from embershard.config.tables import Matrix, TableSpec
 
 __all__ = [
     "MAX_ROWS",

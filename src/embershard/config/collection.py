@@ -11,7 +11,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from embershard.config.layout import fingerprint_of
-from embershard.config.matrix import Matrix
 from embershard.config.specs import (
     CLOSED,
     DirectIds,
@@ -21,7 +20,7 @@ from embershard.config.specs import (
     QuotientRemainder,
     VocabularyIds,
 )
-from embershard.config.tables import TableSpec
+from embershard.config.tables import Matrix, TableSpec
 from embershard.errors import InvalidInput
 
 
