@@ -11,7 +11,7 @@ import numpy as np
 
 import embershard
 from embershard import codec
-from embershard.collection import Collection
+from embershard.collection import Collection, Read
 from embershard.engine.growth import Growth
 from embershard.engine.jobs import ActionJob, Answer, Job, LookupJob, UpdateJob
 from embershard.errors import FingerprintMismatch, InvalidInput
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from embershard.change import Change
-    from embershard.collection import IdCounts, Read
+    from embershard.collection import IdCounts
     from embershard.engine.base import Engine
     from embershard.engine.tick import Ticker
     from embershard.store.manifest import Snapshot
@@ -97,6 +97,9 @@ class Servicers:
         if request.dtype not in codec.DTYPES:
             raise InvalidInput(f"dtype {request.dtype} is unknown to this server; it has FLOAT32 and FLOAT16")
         self._check_features(len(request.features))
+        if request.min_version > self._ticker.version:
+            # What is asked for may be known only then: a table may have grown.
+            await self._do(LookupJob(read=Read.of([], 0), min_version=request.min_version), context)
         read = await self._prepared(self._read, request, request.features)
         job = LookupJob(
             read=read,

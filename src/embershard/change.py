@@ -57,9 +57,11 @@ class Move:
             part=part, gradients_BD=gradients_BD, pulled=_pulled(part, gradients_BD, [], None) if known else None
         )
 
-    def pull(self, stored: Sequence[Tensor], projection_RD: Tensor | None) -> ByMatrix:
+    def pull(self, stored: Sequence[Tensor], projection_RD: Tensor | None, *, clip: bool) -> ByMatrix:
         """Gradients [M, D] of the rows of each matrix, the shared one included."""
-        return _pulled(self.part, self.gradients_BD, stored, projection_RD) if self.pulled is None else self.pulled
+        if self.pulled is not None:
+            return self.pulled
+        return _pulled(self.part, self.gradients_BD, stored, projection_RD, clip=clip)
 
     @property
     def rows(self) -> list[Tensor]:
@@ -132,18 +134,24 @@ class Change:
         ]
         return replace(self, moves=moves, writes=writes)
 
-    def gradients(self, stored: ByPart, projections: Mapping[str, Tensor]) -> tuple[ByMatrix, ByMatrix]:
-        """Rows that move and their gradients, {matrix: [M]} and {matrix: [M, D]}, from the readers' rows.
+    def pulled(self, stored: ByPart, projections: Mapping[str, Tensor], *, clip: bool = False) -> dict[Move, ByMatrix]:
+        """The gradients [M, D] of the rows of each matrix that each move reaches, from the readers' rows.
 
         Raises:
-            InvalidInput: pulled back through a normalisation or a factor, a gradient is too large for a row.
+            InvalidInput: pulled back through a normalisation or a factor, one is too large for a row, and not clipped.
         """
-        rows, gradients = [], []
+        return {
+            move: move.pull(stored.get(move.part, []), projections.get(move.part.table.name), clip=clip)
+            for move in self.moves
+        }
+
+    def gradients(self, pulled: Mapping[Move, ByMatrix]) -> tuple[ByMatrix, ByMatrix]:
+        """Rows that move and their gradients, {matrix: [M]} and {matrix: [M, D]}."""
+        rows: list[tuple[str, Tensor]] = []
+        gradients: list[tuple[str, Tensor]] = []
         for move in self.moves:
-            pulled = move.pull(stored.get(move.part, []), projections.get(move.part.table.name))
-            for matrix, rows_M in zip(pulled, move.rows, strict=True):
-                rows.append((matrix, rows_M))
-                gradients.append((matrix, pulled[matrix]))
+            rows += zip(pulled[move], move.rows, strict=True)
+            gradients += pulled[move].items()
         return concatenated(rows), concatenated(gradients)
 
     def values(self, stored: ByPart, *, anew: bool) -> tuple[ByMatrix, ByMatrix]:
@@ -195,11 +203,14 @@ def check_size(where: str, what: str, array: NDArray[Any], largest: float, hint:
         raise InvalidInput(f"{where}: {what}{list(at)} = {array[at]:g} is larger than {largest:g}; {hint}")
 
 
-def _pulled(part: RowBatch, gradients_BD: Tensor, stored: Sequence[Tensor], projection_RD: Tensor | None) -> ByMatrix:
-    pulled, of_projection = part.pull(
-        gradients_BD.to(stored[0].device) if stored else gradients_BD, stored, projection_RD
-    )
+def _pulled(
+    part: RowBatch, gradients_BD: Tensor, stored: Sequence[Tensor], projection_RD: Tensor | None, *, clip: bool = False
+) -> ByMatrix:
+    gradients_BD = gradients_BD.to(stored[0].device) if stored else gradients_BD
+    pulled, of_projection = part.pull(gradients_BD, stored, projection_RD)
     pieces = [piece.cpu() for piece in (*pulled, *([] if of_projection is None else [of_projection]))]
+    if clip:
+        pieces = [piece.nan_to_num(0).clamp(-MAX_GRADIENT, MAX_GRADIENT) for piece in pieces]
     for piece in pieces:
         what = "gradients, as they arrive at the rows,"
         check_size(f"feature {part.batch.feature!r}", what, piece.numpy(), MAX_GRADIENT, "clip them")

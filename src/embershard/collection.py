@@ -172,7 +172,11 @@ class Collection:
         assert update.values is not None
         _check_shape(where, "values", update.values, (len(batch.ids), table.dim))
         largest = float(np.finfo(table.dtype).max)
-        check_size(where, "values", update.values, largest, f"table {table.name!r} stores {table.dtype}")
+        if table.normalise == "none":
+            hint = f"table {table.name!r} stores {table.dtype}"
+        else:  # the square of its length must be a number, too
+            largest, hint = min(largest, MAX_GRADIENT), f"table {table.name!r} normalises its rows"
+        check_size(where, "values", update.values, largest, hint)
         return Write(part=part, values_ND=tensor_of(update.values))
 
     def _parents(self, where: str, table: TableSpec, parents: FeatureBatch) -> RowBatch:

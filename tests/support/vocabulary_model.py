@@ -66,14 +66,18 @@ class Model:
         return admitted, [slot for slot in before if slot not in self.rows]
 
     def seen(self, mentions: Mentions, now_s: int = 0) -> list[Known]:
-        """Distinct ids in the order of keys; of those with one key, an integer or the first string stands for all."""
+        """Distinct ids in the order of keys; of those with one key, one that demands a row stands for all, or an
+        integer, or the first string."""
         found: dict[int, Known] = {}
+        first: dict[int, tuple[bool, bool, Id]] = {}
         for of, demanded in mentions:
             key = self.key_of(of)
             known = found.setdefault(key, Known(of, key, self.steps, now_s))
             known.count += 1
             known.demanded |= demanded
-            known.id = min(known.id, of, key=lambda given: (isinstance(given, str), given))
+            rank = (not demanded, isinstance(of, str), of)
+            first[key] = min(first.get(key, rank), rank)
+            known.id = first[key][2]
         return [found[key] for key in sorted(found)]
 
     def sight(self, mentions: Mentions, now_s: int) -> list[Known]:

@@ -109,8 +109,7 @@ class VocabularyIds:
     ttl_s: Annotated[int, Field(strict=True, ge=1, le=2**40)] | None = None
     """Seconds after its last sighting that an id loses its row; with lfu as well, if given."""
     count_lookups: Annotated[bool, Field(strict=True)] = False
-    """Whether lookups count as sightings, too; they never admit, and what they have counted since the last update may
-    be lost with the process."""
+    """Whether lookups count as sightings, too; they never admit, but each makes a version."""
     candidates: Annotated[int, Field(strict=True, ge=1, le=MAX_ROWS)] | None = None
     """Ids without a row whose sightings are remembered; none given: as many as may own one, at least 65,536. Once they
     are more, the half that wasn't seen for longest is forgotten."""

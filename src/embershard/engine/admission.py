@@ -10,9 +10,10 @@ import torch
 
 from embershard.arrays import tensor_of
 from embershard.compose import Sums
+from embershard.engine.shard import Start
 from embershard.errors import EmbershardError, InvalidInput, Overloaded
 from embershard.ids import Keys, hashed_rows
-from embershard.vocabulary import Sightings
+from embershard.vocabulary import Sightings, collide
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 ByTable = Mapping[str, Sightings]
 """{table: sightings}."""
+
+COLLISION = (
+    "two of the ids whose rows are to be replaced have the same 64-bit key, and only one can own a row; leave one out"
+)
+"""Two strings with one hash, or a string and the integer that its hash is."""
 
 
 def sightings_of_reads(engine: Engine, reads: Sequence[Read]) -> ByTable:
@@ -42,7 +48,13 @@ def sightings_of_change(change: Change) -> ByTable:
 
 
 def check_known(engine: Engine, change: Change) -> None:
-    """Raises InvalidInput if a parent has no row of its own: nothing could be learned from it."""
+    """Raises InvalidInput if a parent has no row of its own, or two ids that demand one have the same key."""
+    demanding: dict[str, list[Sightings]] = {}
+    for write in change.writes:
+        if write.part.ids.keys is not None:
+            demanding.setdefault(write.part.table.name, []).append(Sightings.of(write.part.ids.keys, demanded=True))
+    if any(collide(of_table) for of_table in demanding.values()):
+        raise InvalidInput(COLLISION)
     for write in change.writes:
         if write.parents is None or write.parents.ids.keys is None:
             continue
@@ -65,6 +77,9 @@ def admit(engine: Engine, mine: ByTable, active: Collection[str], now_s: int) ->
     of_ranks = engine.world.gather(dict(mine))
     refused: dict[int, str] = {}
     for table in sorted(active):
+        if collide([of_rank[table] for of_rank in of_ranks if table in of_rank]):
+            refused = {rank: "" for rank, of_rank in enumerate(of_ranks) if _demands(of_rank, table)} | refused
+            continue
         if not engine.vocabularies[table].fits(_merged(of_ranks, table), now_s):
             demanding = (rank for rank, of_rank in enumerate(of_ranks) if _demands(of_rank, table))
             refused = dict.fromkeys(demanding, table) | refused
@@ -76,6 +91,8 @@ def admit(engine: Engine, mine: ByTable, active: Collection[str], now_s: int) ->
             _start(engine, engine.config.table(table), step)
     if (full := refused.get(engine.world.rank)) is None:
         return None
+    if not full:
+        return InvalidInput(COLLISION)
     taken, capacity = len(engine.vocabularies[full]), engine.vocabularies[full].capacity
     return Overloaded(
         f"table {full!r} has no room for all ids whose rows this update replaces: {taken:,} of {capacity:,} rows are "
@@ -97,7 +114,7 @@ def _empty(engine: Engine, table: str, step: Step) -> None:
         return
     rows_M = tensor_of(_share(engine, step.emptied) + engine.vocabularies[table].first_row)
     zeros = torch.zeros(len(rows_M), engine.matrices[table].dim)
-    engine.write({table: rows_M}, {table: zeros}, {table}, anew=True)
+    engine.write({table: rows_M}, {table: zeros}, {table}, start=Start.EMPTY)
 
 
 def _start(engine: Engine, table: TableSpec, step: Step) -> None:
@@ -111,7 +128,7 @@ def _start(engine: Engine, table: TableSpec, step: Step) -> None:
     gathered = engine.gather({table.name: tensor_of(fallback.rows_M)}, {table.name})
     sums = Sums.of(np.full(len(slots_n), table.hashes), fallback.signs_M)
     rows_n = tensor_of(slots_n + engine.vocabularies[table.name].first_row)
-    engine.write({table.name: rows_n}, {table.name: sums(gathered[table.name])}, {table.name}, anew=True)
+    engine.write({table.name: rows_n}, {table.name: sums(gathered[table.name])}, {table.name}, start=Start.EMPTY)
 
 
 def _share(engine: Engine, items: NDArray[np.int64]) -> NDArray[np.int64]:

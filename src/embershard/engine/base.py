@@ -16,7 +16,7 @@ from tqdm import tqdm
 from embershard.change import last_of_each
 from embershard.config import VocabularyIds
 from embershard.engine.placement import Group, bytes_of_tables, groups_of
-from embershard.engine.shard import Shard
+from embershard.engine.shard import Shard, Start
 from embershard.errors import ConfigError
 from embershard.vocabulary import Vocabulary, bytes_of_vocabulary
 
@@ -124,18 +124,15 @@ class Engine(ABC):
         values: Mapping[str, Tensor],
         active: Collection[str],
         *,
-        anew: bool = False,
+        start: Start = Start.NONE,
     ) -> None:
-        """Overwrites rows with values [M, D]; a row is named once a rank, and the highest rank that names it wins.
-
-        A row that starts `anew` loses its optimizer state and what was counted of it.
-        """
+        """Overwrites rows with values [M, D]; a row is named once a rank, and the highest rank that names it wins."""
         for group in self._active(active):
             physical_M, names, _ = group.physical(rows)
             values_MD = _stacked(values, names, group.kernel_dim).to(self.world.device)
             local_M, arrived_MD = self._to_owners(group, physical_M.to(self.world.device), values_MD)
             assert arrived_MD is not None
-            self.shards[group.name].write(*last_of_each(local_M, arrived_MD), anew=anew)
+            self.shards[group.name].write(*last_of_each(local_M, arrived_MD), start)
 
     def freeze(self, rows: Mapping[str, Tensor], active: Collection[str], *, frozen: bool) -> None:
         """Has rows stay bit for bit as they are, optimizer state too, or no longer."""

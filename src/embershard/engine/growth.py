@@ -17,6 +17,7 @@ from embershard.collection import Collection
 from embershard.config import MAX_ROWS, HashedIds, VocabularyIds
 from embershard.engine.base import check_memory
 from embershard.engine.placement import groups_of, overlaps
+from embershard.engine.shard import Start
 from embershard.errors import ConfigError, InvalidInput, Overloaded
 from embershard.vocabulary import bytes_of_vocabulary
 
@@ -60,8 +61,8 @@ def grow(engine: Engine, growth: Growth) -> int:
     resize(engine, {table.name: growth.rows})
     if start_D is not None:
         grown = engine.matrices[first.name]
-        mine = torch.arange(first.rows + engine.world.rank, grown.rows, engine.world.size)
-        engine.write({first.name: mine}, {first.name: start_D.expand(len(mine), -1)}, {first.name}, anew=True)
+        mine = torch.arange(first.rows, grown.rows)[engine.world.rank :: engine.world.size]
+        engine.write({first.name: mine}, {first.name: start_D.expand(len(mine), -1)}, {first.name}, start=Start.EMPTY)
     return growth.rows
 
 

@@ -107,8 +107,9 @@ class Group:
 
     @property
     def bytes_per_rank(self) -> int:
-        """Rows, optimizer state and bookkeeping."""
-        return self.block_rows * (self.bytes_per_row + BOOKKEEPING_BYTES)
+        """Rows, optimizer state, bookkeeping, and this rank's copies of what is shared."""
+        shared = sum(slot.matrix.rows for slot in self.slots.values() if slot.matrix.shared)
+        return self.block_rows * (self.bytes_per_row + BOOKKEEPING_BYTES) + 4 * shared * self.dim
 
     def physical(self, rows: Mapping[str, Tensor]) -> tuple[Tensor, list[str], list[int]]:
         """The physical rows of those matrices that are in this group, one after the other; names and counts."""

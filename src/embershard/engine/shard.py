@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +23,17 @@ Kept = list[tuple[Tensor, Tensor, Tensor]]
 
 _MOST = torch.iinfo(torch.int32).max
 """Where counts stop."""
+
+
+class Start(Enum):
+    """What a row that is overwritten keeps."""
+
+    NONE = 0
+    """It goes on: optimizer state and counts stay, and this is one more update."""
+    ANEW = 1
+    """It starts anew, without optimizer state, and this is its first update."""
+    EMPTY = 2
+    """It starts anew, and no update has reached it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -66,18 +78,16 @@ class Shard:
             view = self.weight[slot.local(self.rank), : self.group.dim][first - start :]
             fill_initial(view, slot.matrix, seed, first, progress)
 
-    def write(self, local_M: Tensor, values_MD: Tensor, *, anew: bool) -> None:
-        """Overwrites rows of this shard with [M, kernel_dim], each at most once.
-
-        Optimizer state stays; a row that starts anew has none, and has never been seen.
-        """
-        if anew:
+    def write(self, local_M: Tensor, values_MD: Tensor, start: Start) -> None:
+        """Overwrites rows of this shard with [M, kernel_dim], each at most once."""
+        if start is not Start.NONE:
             for tensor in (self.state, self.updates, self.sightings, self.frozen):
                 if tensor is not None:
                     tensor.index_fill_(0, local_M, 0)
-        else:
+        if start is not Start.EMPTY:
             self._count(local_M)
-        self.weight.index_copy_(0, local_M, values_MD.to(self.weight))
+        largest = torch.finfo(self.weight.dtype).max  # a sum of rows may be more than half precision holds
+        self.weight.index_copy_(0, local_M, values_MD.clamp(-largest, largest).to(self.weight))
 
     def hold(self, local_M: Tensor) -> Kept:
         """Remembers those of the rows that are frozen, before a step of the optimizer."""

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from embershard.change import ByMatrix, ByPart, Change, rows_of_parts, shares
 from embershard.collection import Read
 from embershard.engine import admission
+from embershard.engine.shard import Start
 from embershard.errors import EmbershardError, InvalidInput
 
 if TYPE_CHECKING:
@@ -56,40 +55,33 @@ def _stored(reads: Iterable[Read], get: Callable[[ByMatrix], ByMatrix]) -> ByPar
 def update(engine: Engine, change: Change, work: Work, now_s: int) -> EmbershardError | None:
     """Joint: admits ids, then one step of the optimizers for the gradients of all ranks, then their values and starts.
 
-    Starts read their parents as they were before. Returns why this rank's update can't be done: then no row has changed
-    for it, but what shows only in the end (gradients that are too large once pulled back through the rows) leaves its
-    ids sighted, and maybe admitted.
+    Starts read their parents as they were before. Returns why nothing of this rank's update can be done.
     """
-    refusal = _refusal(engine, change, work)
-    change = Change.nothing() if refusal else change
-    if full := admission.admit(engine, admission.sightings_of_change(change), work.admit, now_s):
-        refusal, change = full, Change.nothing()
-    change = change.settled(engine.settle)
-    if not all(np.all(write.part.ids.own) for write in change.writes):
-        # Two ids with one hash, or a string's hash and an integer: only one of them can own a row.
-        refusal = InvalidInput("two of the ids whose rows this update replaces have the same 64-bit key; leave one out")
-        change = Change.nothing()
-    stored = shares(change.readers, engine.gather(rows_of_parts(change.readers), work.read))
-    try:
-        rows, gradients = change.gradients(stored, engine.projections)
-    except InvalidInput as error:
-        refusal, change, rows, gradients = error, Change.nothing(), {}, {}
-    engine.apply(rows, gradients, work.apply)
-    engine.write(*change.values(stored, anew=False), work.write)
-    engine.write(*change.values(stored, anew=True), work.start, anew=True)
-    return refusal
-
-
-def _refusal(engine: Engine, change: Change, work: Work) -> EmbershardError | None:
-    """Joint: whether the update wants what can't be, as far as can be told before anything is counted."""
-    replaced = rows_of_parts([engine.settle(write.part) for write in change.writes])
-    books = engine.books(replaced, work.write | work.start)
+    refusal: EmbershardError | None = None
+    settled = change.settled(engine.settle)
+    books = engine.books(rows_of_parts([write.part for write in settled.writes]), work.write | work.start)
+    stored = _read(engine, settled, work)
     try:
         admission.check_known(engine, change)
         _check_not_frozen(books)
+        pulled = settled.pulled(stored, engine.projections)
     except InvalidInput as error:
-        return error
-    return None
+        refusal, change, settled, pulled = error, Change.nothing(), Change.nothing(), {}
+    if work.admit:
+        if full := admission.admit(engine, admission.sightings_of_change(change), work.admit, now_s):
+            refusal, change = full, Change.nothing()
+        settled = change.settled(engine.settle)
+        stored = _read(engine, settled, work)
+        # Ids start as they were, so that what wasn't too large isn't now, but for rounding and pairs that are new.
+        pulled = settled.pulled(stored, engine.projections, clip=True)
+    engine.apply(*settled.gradients(pulled), work.apply)
+    engine.write(*settled.values(stored, anew=False), work.write)
+    engine.write(*settled.values(stored, anew=True), work.start, start=Start.ANEW)
+    return refusal
+
+
+def _read(engine: Engine, change: Change, work: Work) -> ByPart:
+    return shares(change.readers, engine.gather(rows_of_parts(change.readers), work.read))
 
 
 def _check_not_frozen(books: ByMatrix) -> None:

@@ -200,15 +200,14 @@ class Ticker:
 
     def _update(self, job: UpdateJob | None, agreed: _Agreed) -> None:
         """Joint: what all ranks' updates change, as the next version."""
-        if not agreed.work.changes:
-            changed = None
-        else:
-            changed = update(self._engine, job.change if job else Change.nothing(), agreed.work, agreed.now_s)
-            self.version += 1
-        if job and changed is None:
+        refusal = None
+        if agreed.work.updates:
+            refusal = update(self._engine, job.change if job else Change.nothing(), agreed.work, agreed.now_s)
+        self.version += agreed.work.changes
+        if job and refusal is None:
             job.done.set_result(self.version)
-        elif job and changed:
-            job.refuse(changed)
+        elif job and refusal:
+            job.refuse(refusal)
 
     def _act(self, name: str, jobs: Sequence[ActionJob]) -> None:
         """Joint: does what the callers of all ranks ask for, one after the other."""

@@ -41,9 +41,14 @@ class Work:
     """Names of actions."""
 
     @property
-    def changes(self) -> bool:
-        """Whether rows change."""
+    def updates(self) -> bool:
+        """Whether there is an update."""
         return bool(self.admit or self.apply or self.write or self.start)
+
+    @property
+    def changes(self) -> bool:
+        """Whether a new version comes of it: sightings are worth one, too, as they may not be lost."""
+        return self.updates or bool(self.sight)
 
     def __or__(self, other: Work) -> Work:
         """What either does."""

@@ -77,12 +77,36 @@ class Sightings:
         names_n = self.names_u[order]
         names_u = names_n[begins_u]
         of_n = np.cumsum(first_n) - 1
-        for at in np.flatnonzero(names_u[of_n] != names_n).tolist():
-            # Two ids with one key. One of them may own a row, the same whatever the order they came in.
-            names_u[of_n[at]] = min(names_u[of_n[at]], names_n[at], key=lambda name: (name is not None, name))
+        if (differs_n := names_u[of_n] != names_n).any():
+            _settle_names(names_u, names_n, self.demanded_u[order], of_n, np.unique(of_n[differs_n]))
         return Sightings(
             keys_u=keys_n[begins_u],
             names_u=names_u,
             counts_u=np.add.reduceat(self.counts_u[order], begins_u),
             demanded_u=np.logical_or.reduceat(self.demanded_u[order], begins_u),
         )
+
+
+def collide(parts: Sequence[Sightings]) -> bool:
+    """Whether two different ids that demand a row have one key: only one of them could have it."""
+    demanded = [part.where(part.demanded_u) for part in parts]
+    together = Sightings.merged(demanded)
+    # `merged` keeps one name a key: a part that calls the key by another name stands for another id.
+    return any(
+        bool((together.names_u[np.searchsorted(together.keys_u, part.keys_u)] != part.names_u).any())
+        for part in demanded
+    )
+
+
+def _settle_names(
+    names_u: NDArray[np.object_],
+    names_n: NDArray[np.object_],
+    demanded_n: NDArray[np.bool_],
+    of_n: NDArray[np.int64],
+    shared: NDArray[np.int64],
+) -> None:
+    """Of ids with one key, one may own a row: one that demands it, an integer, the first string; whatever the order."""
+    for key in shared.tolist():
+        at = np.flatnonzero(of_n == key).tolist()
+        names = [(not demanded_n[place], names_n[place] is not None, names_n[place] or "") for place in at]
+        names_u[key] = names_n[at[names.index(min(names))]]
