@@ -16,10 +16,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 SERVER := $(VENV)/server-$(BACKEND)
 DEV := $(VENV)/dev-$(BACKEND)
+BENCH := $(VENV)/bench-$(BACKEND)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 LOCKS := requirements/$(BACKEND).lock requirements/torchrec.lock
 
-.PHONY: help serve demo test test-slow check format generate proto-release clean
+.PHONY: help serve demo test test-slow quality bench-vocabulary check format generate proto-release clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -36,6 +37,12 @@ test: $(DEV) ## run the tests, in under ten minutes on two cores
 
 test-slow: $(DEV) ## run the tests that take gigabytes or long
 	$(BIN)/python -m pytest -m slow
+
+quality: $(BENCH) ## what compact tables cost a model, on real data: hours the first time, kept in .data/
+	$(BIN)/python benchmarks/quality.py
+
+bench-vocabulary: $(BENCH) ## ten million ids through a vocabulary of a million rows, beside the raw map
+	$(BIN)/python benchmarks/vocabulary.py
 
 check: $(DEV) ## lint, types, proto lint and breaking changes, generated code
 	$(BIN)/ruff check .
@@ -72,9 +79,13 @@ $(SERVER): $(VENV)/made $(LOCKS) pyproject.toml
 	@$(PIP) -r requirements/$(BACKEND).lock setuptools==84.2.1
 	@$(PIP) --no-deps -r requirements/torchrec.lock
 	@$(PIP) --no-deps --no-build-isolation --editable .
-	@rm -f $(VENV)/server-* $(VENV)/dev-*
+	@rm -f $(VENV)/server-* $(VENV)/dev-* $(VENV)/bench-*
 	@touch $@
 
 $(DEV): $(SERVER) requirements/dev.lock
 	@$(PIP) --no-deps -r requirements/dev.lock
+	@touch $@
+
+$(BENCH): $(DEV) requirements/bench.lock
+	@$(PIP) --no-deps -r requirements/bench.lock
 	@touch $@

@@ -162,3 +162,28 @@ def test_two_ids_with_one_key_never_share_a_row(implementation: Implementation) 
     first, second = implementation.lookup(implementation.on_first(asked))[0]
     np.testing.assert_array_equal(second, [[6, 6, 6]])
     assert (first != second).all()
+
+
+def test_a_refused_update_takes_nobody_s_row(implementation: Implementation) -> None:
+    """What is too large once it is pulled back through a normalisation is found before anybody is admitted."""
+    table = {"name": "t", "rows": 6, "dim": 3, "normalise": "l2", "init": {"kind": "zeros"}}
+    implementation.build(collection([table | {"ids": {"kind": "vocabulary", "fallback_rows": FALLBACK}}], kind="sgd"))
+    implementation.update(implementation.on_first(updates_of({"t": [1]}, gradients={"t": np.ones((1, 3))})))
+    before, known = implementation.state(), implementation.vocabularies()
+    huge = updates_of({"t": [2, 2]}, gradients={"t": np.full((2, 3), 1e9)})
+    with pytest.raises(InvalidInput, match="is larger than 1e"):
+        implementation.update(implementation.on_first(huge))
+    for name, array in implementation.state().items():
+        np.testing.assert_array_equal(array, before[name])
+    assert [of_rank["t"]["keys"].tolist() for of_rank in implementation.vocabularies()] == [[1]] * len(known)
+
+
+def test_a_row_of_half_precision_starts_finite(implementation: Implementation) -> None:
+    ids = {"kind": "vocabulary", "fallback_rows": 2, "hashes": 2, "signed": False, "admit_after": 2}
+    table = {"name": "t", "rows": 6, "dim": 3, "dtype": "float16", "ids": ids}
+    implementation.build(collection([table], kind="sgd", learning_rate=1.0))
+    for gradient in (-1e6, -1e6, 1e6):
+        for of in ([1], [2], [3]):
+            change = {"t": np.full((1, 3), gradient)}
+            implementation.update(implementation.on_first(updates_of({"t": of}, gradients=change)))
+            assert np.isfinite(implementation.state()["t.weight"]).all()

@@ -115,7 +115,9 @@ def test_a_table_grows_while_others_ask_and_no_answer_changes(service: Service, 
         thread.join()
     assert wrong == []
     assert (grown.rows, grown.pause_ms > 0) == (250, True)
-    assert client.lookup({"user": [249]}, min_version=grown.version)["user"].any()
+    with Client(service.addresses[service.size - 1]) as other:  # which may not have heard of it yet
+        assert other.lookup({"user": [249]}, min_version=grown.version)["user"].any()
+    assert client.grow("user", rows=250).rows == 250  # trying again does no harm
     before = client.describe().fingerprint
     assert client.grow("query", capacity=9).rows == 17
     assert client.describe().fingerprint == before

@@ -128,6 +128,7 @@ class Model:
         self.candidates |= {known.key: known for known in many[:capacity]}
 
     def fits(self, mentions: Mentions, now_s: int) -> bool:
-        tried = copy.deepcopy(self)
+        known = copy.deepcopy((self.rows, self.candidates, self.counts))
+        tried = Model(self.policy, self.capacity, self.key_of, known[0], known[1], self.steps, known[2])
         tried.step(mentions, now_s, admit=True)
         return all(tried.slot(seen.id) >= 0 for seen in tried.seen(mentions) if seen.demanded)
