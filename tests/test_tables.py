@@ -153,7 +153,7 @@ def test_frozen_ids_stay_bit_for_bit(implementation: Implementation, ids: dict[s
     assert (look_up(implementation, [1]) != served[0]).all()
     moved = (after["t.sum"] != before["t.sum"]).any(axis=1)
     assert moved.sum() == 1
-    with pytest.raises(InvalidInput, match="1 of the rows that this update replaces in table 't' are frozen"):
+    with pytest.raises(InvalidInput, match="ids\\[1\\] = 2 is frozen, as 1 of its ids are; thaw them first"):
         update(implementation, [1, 2], values=np.ones((2, 3)))
     assert (look_up(implementation, [1]) != 1).all()
     implementation.freeze(FeatureBatch.of("t", [2]), frozen=False)

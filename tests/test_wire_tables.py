@@ -85,7 +85,7 @@ def test_frozen_ids_stay_and_thawed_ones_move(client: Client) -> None:
     after = client.lookup({"user": [3, 4]}, min_version=version)["user"]
     assert (after[0] == before[0]).all()
     assert (after[1] != before[1]).all()
-    with pytest.raises(InvalidInput, match="frozen; thaw them first"):
+    with pytest.raises(InvalidInput, match="is frozen, as 1 of its ids are; thaw them first"):
         client.assign({"user": [3]}, values={"user": np.ones((1, 6))})
     client.freeze({"user": [3]}, thaw=True)
     version = client.update({"user": [3, 4]}, gradients=gradients)

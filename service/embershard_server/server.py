@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 from embershard.engine.freezing import freeze
 from embershard.engine.growth import grow
 from embershard.engine.tick import Action, Ticker
-from embershard.errors import ConfigError, SnapshotError
+from embershard.errors import ConfigError, EmbershardError, SnapshotError
 from embershard.store import snapshot
 from embershard_server.servicers import Servicers
 from embershard_server.streams import Streams
@@ -129,7 +129,11 @@ class Server:
         """Joint: returns how many milliseconds calls have waited for it, and how many rows the table has."""
         logger.info("growing table %s to %d rows: calls wait", growth.table, growth.rows)
         start = time.perf_counter()
-        rows = grow(self._engine, growth)
+        try:
+            rows = grow(self._engine, growth)
+        except EmbershardError as refusal:
+            logger.info("table %s hasn't grown: %s", growth.table, refusal)
+            raise
         self._servicers.adopt()
         pause_ms = (time.perf_counter() - start) * 1000
         logger.info("table %s has %d rows now; calls waited %.0f ms", growth.table, rows, pause_ms)

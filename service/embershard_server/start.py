@@ -43,9 +43,10 @@ def start(config: Config, data: DataDir) -> tuple[Engine, int]:
     engine = _make_engine(config.fitted(newest.manifest["layout"]), world)
     logger.info("loading %s, %.1f MiB", newest.path, newest.bytes / 2**20)
     version = snapshot.load(engine, newest)
-    for table in config.tables:
-        if (rows := newest.rows[table.name]) > table.rows:
-            logger.info("table %s has grown to %d rows; write that into the configuration", table.name, rows)
+    grown = {table.name: newest.rows[table.name] for table in config.tables if newest.rows[table.name] > table.rows}
+    if grown and world.rank == 0:
+        told = ", ".join(f"{name} rows = {rows:_}" for name, rows in grown.items())
+        logger.info("tables have more rows than the configuration says; write it down: %s", told)
     if more := {table.name: table.rows for table in config.tables if table.rows > newest.rows[table.name]}:
         logger.info("growing to the rows of the configuration: %s", more)
         resize(engine, more)

@@ -52,6 +52,7 @@ def import_vectors(client: Client, feature: str, vectors: Vectors, *, source: st
     _check(source, table, vectors)
     chunks = _chunks(source, vectors, described.limits)
     provenance_N = _looked_up(client, feature, vectors, chunks, described.fingerprint, source)
+    _notice_integers(source, table, vectors)
     vectors = _without_padding(source, vectors, provenance_N == Provenance.PADDING)
     if table.HasField("vocabulary"):
         _check_room(source, table, int((provenance_N != Provenance.OWN_ROW).sum()) - len(provenance_N) + len(vectors))
@@ -66,6 +67,17 @@ def import_vectors(client: Client, feature: str, vectors: Vectors, *, source: st
                 )
             progress(chunk.stop - chunk.start)
     return Imported(version=version, rows=len(vectors), left_out=len(provenance_N) - len(vectors))
+
+
+def _notice_integers(source: str, table: pb.Table, vectors: Vectors) -> None:
+    """Text files don't tell 7 from "7", which are different ids wherever both are allowed."""
+    texts = vectors.ids
+    if table.id_kind != "direct" and isinstance(texts, tuple) and all(text.lstrip("-").isdigit() for text in texts):
+        print(
+            f"embershard: {source}: all {len(texts):,} ids look like integers, and are taken as strings; "
+            "--integer-ids takes them as integers",
+            file=sys.stderr,
+        )
 
 
 def _table(described: pb.DescribeResponse, feature: str) -> pb.Table:
@@ -155,7 +167,8 @@ def _without_padding(source: str, vectors: Vectors, padding_N: NDArray[np.bool_]
     if vectors.vectors_ND[row].any():
         shown = int(ids[row]) if isinstance(ids, np.ndarray) else repr(ids[row])
         raise InvalidInput(
-            f"{source}: row {row}: id {shown} is the padding id, which answers zeros; leave it out, or give it zeros"
+            f"{source}: row {row}: id {shown} is the padding id, which answers zeros; leave it out, or make it zeros "
+            "in the file"
         )
     if len(vectors) == 1:
         raise InvalidInput(f"{source}: has only the padding id; there is nothing to write")

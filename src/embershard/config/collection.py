@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from embershard.config.layout import fingerprint_of
+from embershard.config.layout import GROWING, fingerprint_of
 from embershard.config.specs import (
     CLOSED,
     DirectIds,
@@ -120,7 +120,8 @@ class Config:
             factor, there = table.factor, found.get(table.name, {})
             if isinstance(factor, QuotientRemainder) and factor.remainders is None and there.get("factor"):
                 factor = replace(factor, remainders=there["factor"].get("remainders"))
-            tables.append(replace(table, rows=there.get("rows", table.rows), factor=factor))
+            rows = there.get("rows", table.rows) if table.ids.kind in GROWING else table.rows
+            tables.append(replace(table, rows=rows, factor=factor))
         try:
             fitted = replace(self, tables=tables)
         except ValueError:

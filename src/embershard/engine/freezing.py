@@ -49,4 +49,7 @@ def _check(part: RowBatch) -> None:
     own_n = np.broadcast_to(np.asarray(part.ids.own), len(part.batch.ids))
     if not own_n.all():
         at = int(np.argmin(own_n))
-        raise InvalidInput(f"{where}: ids[{at}] = {part.batch.shown(at)} owns no row in table {table.name!r}")
+        raise InvalidInput(
+            f"{where}: ids[{at}] = {part.batch.shown(at)} owns no row in table {table.name!r}; an id does once "
+            "updates have admitted it, or it was assigned"
+        )

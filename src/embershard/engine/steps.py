@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from embershard.change import ByMatrix, ByPart, Change, rows_of_parts, shares
 from embershard.collection import Read
 from embershard.engine import admission
@@ -59,11 +61,12 @@ def update(engine: Engine, change: Change, work: Work, now_s: int) -> Embershard
     """
     refusal: EmbershardError | None = None
     settled = change.settled(engine.settle)
-    books = engine.books(rows_of_parts([write.part for write in settled.writes]), work.write | work.start)
+    written = [write.part for write in settled.writes]
+    books = shares(written, engine.books(rows_of_parts(written), work.write | work.start))
     stored = _read(engine, settled, work)
     try:
         admission.check_known(engine, change)
-        _check_not_frozen(books)
+        _check_not_frozen(settled, books)
         pulled = settled.pulled(stored, engine.projections)
     except InvalidInput as error:
         refusal, change, settled, pulled = error, Change.nothing(), Change.nothing(), {}
@@ -84,11 +87,15 @@ def _read(engine: Engine, change: Change, work: Work) -> ByPart:
     return shares(change.readers, engine.gather(rows_of_parts(change.readers), work.read))
 
 
-def _check_not_frozen(books: ByMatrix) -> None:
-    for matrix, of_rows in books.items():
-        if count := int(of_rows[:, 2].count_nonzero()):
+def _check_not_frozen(change: Change, books: ByPart) -> None:
+    for part in (write.part for write in change.writes):
+        frozen_M = books[part][0][:, 2].cpu().numpy() > 0
+        if frozen_M.any():
+            id_of_row_M = np.repeat(np.arange(len(part.batch.ids)), part.ids.rows_per_id)
+            at = int(id_of_row_M[frozen_M][0])
             raise InvalidInput(
-                f"{count:,} of the rows that this update replaces in table {matrix!r} are frozen; thaw them first"
+                f"feature {part.batch.feature!r}: ids[{at}] = {part.batch.shown(at)} is frozen, as {frozen_M.sum():,} "
+                "of its ids are; thaw them first"
             )
 
 

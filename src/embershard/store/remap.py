@@ -161,7 +161,8 @@ def _remap(engine: Engine, name: str, before: NameList, after: NameList) -> Rema
 
 def _rearrange(engine: Engine, name: str, source_R: Tensor) -> None:
     """Row r becomes what row `source_R[r]` was; where that is -1, what it is before any update."""
-    matrix = engine.matrices[name]
+    # Seeded apart from the rows that were there: one that has moved away untrained would be the same as its successor.
+    matrix = replace(engine.matrices[name], name=f"{name}:remapped")
     anew_R = source_R < 0
     for key, view in engine.tensors().items():
         owner, _, kind = key.rpartition(".")
