@@ -119,11 +119,13 @@ def test_every_id_keeps_its_vector_and_all_else_that_is_known_of_it(folder: Fold
     assert str(after.vocabularies()) == str(before.vocabularies())
 
 
-def test_an_id_that_is_new_starts_as_its_row_does_and_was_never_seen(folder: Folder) -> None:
+def test_an_id_that_is_new_starts_like_no_other_and_was_never_seen(folder: Folder) -> None:
     folder.saved(folder.config(OLD))
     new = folder.config(NEW)
     after = loaded(new, told(*folder.remap(new))["path"])
-    np.testing.assert_array_equal(lookup(after, ["x"])[0], first_rows(load_config(new))[1])
+    started = lookup(after, ["x"])[0]
+    assert started.any()
+    assert not (first_rows(load_config(new)) == started).all(axis=1).any()  # nor as whoever had its row before
     for name in ("sum", "updates", "sightings", "frozen"):
         assert not after.state()[f"word.{name}"][1].any()
 
@@ -145,7 +147,8 @@ def test_a_list_that_is_longer_than_the_table_makes_it_grow(folder: Folder) -> N
     assert document["tables"]["word"] == {"moved": 4, "stayed": 0, "added": 5, "gone": 0, "unnamed": 1}
     after = loaded(new, document["path"])
     np.testing.assert_array_equal(lookup(after, OLD), lookup(before, OLD))
-    np.testing.assert_array_equal(lookup(after, [0, 9, 11]), first_rows(load_config(new))[[0, 9, 11]])
+    others = lookup(after, [0, 1, 8, 9, 11])
+    assert len(np.unique(others, axis=0)) == 5
 
 
 def test_a_snapshot_without_a_list_is_told_it(folder: Folder) -> None:
