@@ -9,9 +9,10 @@ import pytest
 from support.implementation import Array, Implementation
 from support.scenario import collection
 
-from embershard.engine.placement import bytes_of_tables, groups_of
 from embershard.errors import InvalidInput, Overloaded
 from embershard.types import FeatureBatch, Provenance, updates_of
+
+pytestmark = pytest.mark.parametrize("implementation", ["local", "torchrec-2", "torchrec-3"], indirect=True)
 
 VOCABULARY = {"kind": "vocabulary", "fallback_rows": 5, "admit_after": 2, "padding": -9}
 
@@ -249,43 +250,3 @@ def test_updates_are_counted_once_a_step_and_sightings_each_time(implementation:
     ((updates_N, sightings_N),) = implementation.counts(implementation.on_first([asked]))[0]
     assert updates_N.tolist() == [1, 2, 0, 0]
     assert sightings_N.tolist() == [2, 2, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("table", "parameters"),
-    [
-        ({"rows": 50_257, "dim": 768}, 38_597_376),  # GPT-2 small
-        ({"rows": 128_256, "dim": 4096}, 525_336_576),  # Llama 3 8B
-        ({"rows": 50_257, "dim": 768, "factor": {"kind": "low_rank", "rank": 64}}, 50_257 * 64 + 64 * 768),
-        ({"rows": 50_257, "dim": 768, "factor": {"kind": "quotient_remainder"}}, 2 * 225 * 768 - 768),
-    ],
-)
-def test_parameters_count_as_they_should(table: dict[str, Any], parameters: int) -> None:
-    assert collection([{"name": "t", **table}]).tables[0].parameters == parameters
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize(
-    ("factor", "per_row"),
-    [
-        (None, {"t": (24, 8)}),
-        ({"kind": "low_rank", "rank": 4}, {"t": (24, 4), "t:projection": (4, 8)}),
-        ({"kind": "quotient_remainder"}, {"t:quotient": (5, 8), "t:remainder": (5, 8)}),
-        ({"kind": "quotient_remainder", "combine": "concat"}, {"t:quotient": (5, 4), "t:remainder": (5, 4)}),
-    ],
-)
-def test_real_bytes_are_what_is_predicted(
-    optimizer: str, dtype: str, factor: dict[str, Any] | None, per_row: dict[str, tuple[int, int]]
-) -> None:
-    table = {"name": "t", "rows": 24, "dim": 8, "dtype": dtype, **({"factor": factor} if factor else {})}
-    config = collection([table], kind=optimizer)
-    implementation = Implementation(None)
-    implementation.build(config)
-    tensors = implementation.state()
-    real = sum(array.nbytes for name, array in tensors.items() if name.endswith((".weight", ".sum")))
-    by_hand = 0
-    for name, (rows, dim) in per_row.items():
-        number = 2 if dtype == "float16" and name != "t:projection" else 4
-        by_hand += rows * (dim * number + {"sgd": 0, "adagrad": 4 * dim, "rowwise_adagrad": 4}[optimizer])
-    assert real == by_hand == bytes_of_tables(groups_of(config, 1))["t"]

@@ -17,6 +17,8 @@ from embershard.errors import EmbershardError, InvalidInput
 from embershard.ids import hashed_rows, rows_of
 from embershard.types import FeatureBatch, FeatureUpdate, Provenance, updates_of
 
+pytestmark = pytest.mark.parametrize("implementation", ["local", "torchrec-2", "torchrec-3"], indirect=True)
+
 IDS: list[Id] = [*range(-4, 12), 2**63 - 1, -(2**63), "", "ü", "blue shoes", "90210", *"abcdefg"]
 POLICIES: list[dict[str, Any]] = [
     {"admit_after": 2},
