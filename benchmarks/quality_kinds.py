@@ -6,14 +6,12 @@ What is counted is what grows with a table: stored numbers, padded as the engine
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 DIM: Final = 32
 """Numbers in a vector of a full table."""
-SPARED: Final = 0.02
-"""Of its share of the memory, what a table gets that can spare it."""
 _PADDED_TO: Final = 4
 """Rows are stored in multiples of so many numbers, which FBGEMM's kernels want."""
 _STATE_BYTES: Final = 4
@@ -32,10 +30,6 @@ class FullTable:
     """Features that read it."""
     pooling: Literal["none", "mean"] = "none"
     """Whether an example has one id of a feature, or any number."""
-    spare: bool = False
-    """Whether the model hardly misses it once it is small."""
-    tiny: bool = False
-    """Whether it is so small that it stays as it is, and isn't counted."""
 
     @property
     def bytes(self) -> int:
@@ -53,10 +47,10 @@ class Kind:
     """Whose rows ids have, once there are fewer rows than ids. Where direct ids have no room, it is modulo."""
     shape: Literal["dense", "narrow", "low_rank", "quotient_remainder"] = "dense"
     """What a row is made of. narrow: fewer numbers, and so narrower vectors."""
+    combine: Literal["product", "sum", "concat"] = "product"
+    """Of quotient and remainder."""
     half: bool = False
     """Whether numbers are float16."""
-    by_need: bool = False
-    """Whether a table that can spare memory gets less of it than its share, and the others more."""
 
     @property
     def item_bytes(self) -> int:
@@ -64,6 +58,7 @@ class Kind:
         return 2 if self.half else 4
 
 
+_H: Final = {"half": True}
 KINDS: Final[dict[str, Kind]] = {
     "full": Kind(label="full table"),
     "modulo": Kind(label="modulo hashing", ids="modulo"),
@@ -71,20 +66,23 @@ KINDS: Final[dict[str, Kind]] = {
     "vocabulary": Kind(label="vocabulary + fallback", ids="vocabulary"),
     "low_rank": Kind(label="low rank", shape="low_rank"),
     "qr": Kind(label="quotient-remainder", shape="quotient_remainder"),
-    "vocabulary_fp16": Kind(label="vocabulary, fp16", ids="vocabulary", half=True),
+    "k_hash_fp16": Kind(label="signed 2-hash, fp16", ids="k_hash", half=True),
+    "vocabulary_fp16": Kind(label="vocabulary + fallback, fp16", ids="vocabulary", half=True),
+    "vocabulary_low_rank": Kind(label="vocabulary + low rank", ids="vocabulary", shape="low_rank"),
+    "vocabulary_low_rank_fp16": Kind(
+        label="vocabulary + low rank, fp16", ids="vocabulary", shape="low_rank", half=True
+    ),
     "low_rank_fp16": Kind(label="low rank, fp16", shape="low_rank", half=True),
     "qr_fp16": Kind(label="quotient-remainder, fp16", shape="quotient_remainder", half=True),
-    "vocabulary_low_rank_fp16": Kind(label="vocabulary, low rank, fp16", ids="vocabulary", shape="low_rank", half=True),
+    "qr_sum_fp16": Kind(label="quotient + remainder, fp16", shape="quotient_remainder", combine="sum", half=True),
     "narrow_fp16": Kind(label="fewer dims, fp16", shape="narrow", half=True),
-    "vocabulary_fp16_by_need": Kind(label="vocabulary, fp16, by need", ids="vocabulary", half=True, by_need=True),
-    "low_rank_fp16_by_need": Kind(label="low rank, fp16, by need", shape="low_rank", half=True, by_need=True),
 }
 """Every kind that is compared, by its name in the results."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """A table that fits."""
+    """A table of some kind that fits."""
 
     table: dict[str, Any]
     """The table in a configuration, its start and optimizer left out."""
@@ -92,24 +90,10 @@ class Plan:
     """Of rows and optimizer state, by arithmetic."""
 
 
-def plans(kind: Kind, tables: Sequence[FullTable], fraction: float) -> list[Plan]:
-    """The largest tables of this kind in a share of the bytes of the full ones, tiny ones as they are."""
-    counted = [table for table in tables if not table.tiny]
-    budgets = {table.name: fraction * table.bytes for table in counted}
-    if kind.by_need:
-        total = sum(budgets.values())
-        budgets = {name: budgets[name] * SPARED for name in budgets if any(t.spare and t.name == name for t in counted)}
-        rest = {table.name: table.bytes for table in counted if not table.spare}
-        budgets |= {name: (total - sum(budgets.values())) * size / sum(rest.values()) for name, size in rest.items()}
-    return [
-        _plan(KINDS["full"], table, table.bytes) if table.tiny else _plan(kind, table, int(budgets[table.name]))
-        for table in tables
-    ]
-
-
-def _plan(kind: Kind, full: FullTable, budget: int) -> Plan:
-    """The largest table of this kind that fits."""
-    fitting = [shape for shape in _shapes(kind, full, budget) if 2 <= shape.rows and shape.bytes <= budget]
+def plan(kind: Kind, full: FullTable, fraction: float) -> Plan:
+    """The largest table of this kind in a share of the full table's bytes."""
+    budget = int(full.bytes * fraction)
+    fitting = [shape for shape in _shapes(kind, full, budget) if shape.bytes <= budget]
     # Wide rows first, as long as half of the ids could have one; where none could, as many rows as there is room for.
     roomy = [shape for shape in fitting if 2 * shape.rows >= full.rows]
     best = max(roomy, key=lambda shape: (shape.width, shape.rows)) if roomy else max(fitting, key=lambda s: s.rows)
@@ -122,7 +106,7 @@ def _plan(kind: Kind, full: FullTable, budget: int) -> Plan:
         "dtype": "float16" if kind.half else "float32",
         "ids": _ids(kind, best.rows, full.rows),
     }
-    return Plan(table=table | ({"factor": best.factor} if best.factor else {}), bytes=0 if full.tiny else best.bytes)
+    return Plan(table=table | ({"factor": best.factor} if best.factor else {}), bytes=best.bytes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,29 +123,32 @@ class _Shape:
 def _shapes(kind: Kind, full: FullTable, budget: int) -> Iterator[_Shape]:
     """Shapes of which the best that fits is taken: for every width as many rows as fit."""
     direct = kind.ids == "direct"
-    if kind.shape == "quotient_remainder":
-        yield _quotient_remainder(full.rows, budget // _row_bytes(DIM, kind.item_bytes), kind.item_bytes)
-        return
-    for width in (DIM,) if kind.shape == "dense" else range(_PADDED_TO, DIM + 1, _PADDED_TO):
-        # A factor that is no smaller than what it is a factor of is left out.
-        shared = width * _row_bytes(DIM, 4) if kind.shape == "low_rank" and width < DIM else 0
-        row_bytes = _row_bytes(width, kind.item_bytes)
-        rows = min(full.rows, (budget - shared) // row_bytes)
-        # Without a vocabulary, narrower rows for all beat wider ones for some. Only the narrowest may be shared, or whole
-        # rows, of which a few fit where a factor alone doesn't.
-        if rows == full.rows or not direct or width in (_PADDED_TO, DIM):
-            factor = {"kind": "low_rank", "rank": width} if shared else None
-            dim = width if kind.shape == "narrow" else DIM
-            yield _Shape(rows=rows, dim=dim, width=width, bytes=shared + rows * row_bytes, factor=factor)
+    match kind.shape:
+        case "dense":
+            row_bytes = _row_bytes(DIM, kind.item_bytes)
+            rows = min(full.rows, budget // row_bytes)
+            yield _Shape(rows=rows, dim=DIM, width=DIM, bytes=rows * row_bytes)
+        case "narrow" | "low_rank":
+            for width in range(_PADDED_TO, DIM, _PADDED_TO):
+                shared = width * _row_bytes(DIM, 4) if kind.shape == "low_rank" else 0
+                row_bytes = _row_bytes(width, kind.item_bytes)
+                rows = min(full.rows, (budget - shared) // row_bytes)
+                # With ids of their own, narrower rows for all beat wider ones for some; the narrowest may be shared.
+                if rows >= 2 and (rows == full.rows or not direct or width == _PADDED_TO):
+                    factor = {"kind": "low_rank", "rank": width} if shared else None
+                    dim = DIM if shared else width
+                    yield _Shape(rows=rows, dim=dim, width=width, bytes=shared + rows * row_bytes, factor=factor)
+        case "quotient_remainder":
+            yield _quotient_remainder(kind, full.rows, budget // _row_bytes(DIM, kind.item_bytes))
 
 
-def _quotient_remainder(ids: int, most: int, item_bytes: int) -> _Shape:
-    """At most so many stored rows: the fewest remainders, so the most quotients, that fit; where no pair of matrices does, fewer pairs than ids."""
+def _quotient_remainder(kind: Kind, ids: int, most: int) -> _Shape:
+    """The fewest remainders, so the most quotients, that fit; where no pair of matrices does, fewer pairs than ids."""
     pairs = min(ids, most * most // 4)
     remainders = next((r for r in range(1, pairs + 1) if -(-pairs // r) + r <= most), math.isqrt(pairs))
-    factor = {"kind": "quotient_remainder", "combine": "product", "remainders": remainders}
+    factor = {"kind": "quotient_remainder", "combine": kind.combine, "remainders": remainders}
     stored = -(-pairs // remainders) + remainders
-    return _Shape(rows=pairs, dim=DIM, width=DIM, bytes=stored * _row_bytes(DIM, item_bytes), factor=factor)
+    return _Shape(rows=pairs, dim=DIM, width=DIM, bytes=stored * _row_bytes(DIM, kind.item_bytes), factor=factor)
 
 
 def _ids(kind: Kind, rows: int, ids: int) -> dict[str, Any]:
@@ -176,8 +163,7 @@ def _ids(kind: Kind, rows: int, ids: int) -> dict[str, Any]:
             # Half of the rows are for ids without one of their own, or fewer, if those are no more than four a row.
             fallback = max(1, min(rows // 2, (ids - rows) // 3))
             hashing = {"fallback_rows": fallback, "hashes": min(2, fallback), "signed": True}
-            # All ids are candidates, and there are no more of them: a larger list would only take memory.
-            return {"kind": "vocabulary", "admit_after": 1, "evict": "lfu", "candidates": ids, **hashing}
+            return {"kind": "vocabulary", "admit_after": 1, "evict": "lfu", **hashing}
 
 
 def _row_bytes(dim: int, item_bytes: int) -> int:

@@ -29,7 +29,9 @@ class Factorisation(nn.Module):
     def forward(self, users_BD: Tensor, items_BD: Tensor) -> Tensor:
         """[B]."""
         effects_B1 = self.user_effect(users_BD) + self.item_effect(items_BD)
-        return self.mean + effects_B1.squeeze(1) + (self.between(users_BD) * items_BD).sum(dim=1)
+        products_B: Tensor = (self.between(users_BD) * items_BD).sum(dim=1)
+        stars_B: Tensor = self.mean + effects_B1.squeeze(1) + products_B
+        return stars_B
 
 
 class Clicks(nn.Module):

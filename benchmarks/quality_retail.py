@@ -54,7 +54,7 @@ class _Retail(Task):
     def tables(self) -> list[FullTable]:
         """Customers and items."""
         return [
-            FullTable(name="customer", rows=self.data.customer_count, features=("customer",), spare=True),
+            FullTable(name="customer", rows=self.data.customer_count, features=("customer",)),
             FullTable(name="item", rows=self.data.item_count, features=("item", "last", "history"), pooling="mean"),
         ]
 
@@ -73,20 +73,21 @@ class _Retail(Task):
         until = self.training[-1] + 1
         bought_CI = np.zeros((self.data.customer_count, self.data.item_count), np.bool_)
         bought_CI[self.data.customers[:until], self.data.items[:until]] = True
-        return bought_CI[self.data.customers[self.test]]
+        bought_BI: NDArray[np.bool_] = bought_CI[self.data.customers[self.test]]
+        return bought_BI
 
 
 class Purchases(_Retail):
-    """Whether an item was bought, or was drawn by chance: a network as for clicks, judged by the area under the curve."""
+    """Whether an item was bought, or was drawn by chance: a network as for clicks, judged by the AUC."""
 
     model = "ctr"
     metric = "AUC"
     larger_is_better = True
-    epochs = 2
+    epochs = 1
     batch_size = 2048
     network_rate = 0.003
     grid: ClassVar = tuple(
-        Settings(rate=rate, decay=decay) for rate in (0.1, 0.2, 0.4, 0.8) for decay in (0.0, 0.02)
+        Settings(rate=rate, decay=decay) for rate, decay in ((0.05, 0.0), (0.1, 0.0), (0.2, 0.0), (0.4, 0.0))
     )
 
     def network(self, dim: int) -> nn.Module:
@@ -135,7 +136,7 @@ class Purchases(_Retail):
 
 
 class NextItems(_Retail):
-    """Which item is on the next line: a retrieval model, judged by the share of lines whose item is among the first 20."""
+    """Which item is on the next line: a retrieval model, judged by how often the item is among the first 20."""
 
     model = "next item"
     metric = "recall@20"
@@ -144,7 +145,7 @@ class NextItems(_Retail):
     batch_size = 2048
     network_rate = 0.003
     grid: ClassVar = tuple(
-        Settings(rate=rate, decay=decay) for rate in (0.1, 0.2, 0.4) for decay in (0.0, 0.005)
+        Settings(rate=rate, decay=decay) for rate, decay in ((0.2, 0.0), (0.1, 0.0), (0.4, 0.0), (0.8, 0.0))
     )
     group_size: Final = 256
     """Lines whose items are one another's negatives."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from embershard.engine.local import LocalEngine
@@ -30,8 +30,7 @@ class Tables:
         """The vectors of each feature, as leaves of a new graph: a loss puts their gradients into `.grad`."""
         found = self._session.lookup([FeatureBatch.of(feature, ids) for feature, ids in features.items()])
         return {
-            feature: vectors.detach().requires_grad_()
-            for feature, vectors in zip(features, found.vectors, strict=True)
+            feature: vectors.detach().requires_grad_() for feature, vectors in zip(features, found.vectors, strict=True)
         }
 
     def update(self, features: Features, vectors: Mapping[str, Tensor]) -> None:
@@ -43,9 +42,9 @@ class Tables:
             updates.append(FeatureUpdate(batch=FeatureBatch.of(feature, ids), gradients=gradients.numpy()))
         self._session.update(updates)
 
-    def bytes(self, names: Collection[str]) -> int:
-        """Of these tables' rows and optimizer state, as the engine counts them."""
-        return sum(size for name, size in self._engine.table_bytes().items() if name in names)
+    def bytes(self) -> int:
+        """Of rows and optimizer state, as the engine counts them."""
+        return sum(self._engine.table_bytes().values())
 
     def vocabulary_bytes(self) -> int:
         """Of the lists of ids that own a row, or may soon; not a part of `bytes`."""

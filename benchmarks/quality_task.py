@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
-from quality_kinds import KINDS, FullTable, plans
+from quality_kinds import DIM, KINDS, FullTable, plan
 from quality_tables import Features, Tables
 from torch import Tensor, nn
 
@@ -37,7 +37,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What is chosen for each kind of table on its own, on examples that aren't the test's."""
+    """What is chosen for each kind of table on its own."""
 
     rate: float
     """Learning rate of the tables."""
@@ -52,11 +52,11 @@ class Task(ABC):
     """
 
     dataset: ClassVar[str]
-    """Which data,"""
+    """Which data."""
     model: ClassVar[str]
-    """which model,"""
+    """Which model."""
     metric: ClassVar[str]
-    """and by what it is judged."""
+    """By what the model is judged."""
     larger_is_better: ClassVar[bool]
     """Whether a larger value is a better one."""
     epochs: ClassVar[int]
@@ -109,13 +109,13 @@ class Outcome:
     """Of one trial."""
 
     value: float
-    """The metric,"""
+    """The metric."""
     bytes: int
-    """of tables with so many bytes by the engine's count: rows and optimizer state;"""
+    """Of the tables, by the engine's count: rows and optimizer state."""
     predicted_bytes: int
-    """the same by arithmetic;"""
+    """The same by arithmetic."""
     vocabulary_bytes: int
-    """and, beside them, the lists of ids that own a row or may soon."""
+    """Of the lists of ids that own a row or may soon, which aren't among those."""
 
 
 def trial(task: Task, kind: str, fraction: float, seed: int, settings: Settings) -> Outcome:
@@ -130,7 +130,7 @@ def trial(task: Task, kind: str, fraction: float, seed: int, settings: Settings)
         losses_B = task.losses(network, vectors, batch)
         decay = sum(vector.square().sum() for vector in vectors.values()) * (settings.decay / 2)
         # The tables' rate stays as it is configured; gradients that fade have the same effect on Adagrad.
-        ((losses_B.sum() + decay) * (1 - share_done)).backward()  # type: ignore[no-untyped-call]  # of torch
+        ((losses_B.sum() + decay) * (1 - share_done)).backward()
         for group in optimizer.param_groups:
             group["lr"] = task.network_rate * (1 - share_done)
         optimizer.step()
@@ -140,7 +140,7 @@ def trial(task: Task, kind: str, fraction: float, seed: int, settings: Settings)
         value = task.measure(network, tables.look_up)
     return Outcome(
         value=value,
-        bytes=tables.bytes({table.name for table in task.tables if not table.tiny}),
+        bytes=tables.bytes(),
         predicted_bytes=predicted_bytes,
         vocabulary_bytes=tables.vocabulary_bytes(),
     )
@@ -148,16 +148,16 @@ def trial(task: Task, kind: str, fraction: float, seed: int, settings: Settings)
 
 def configuration(task: Task, kind: str, fraction: float, seed: int, settings: Settings) -> tuple[Config, int]:
     """The tables of one trial, and their bytes by arithmetic."""
-    planned = plans(KINDS[kind], task.tables, fraction)
+    plans = [plan(KINDS[kind], table, fraction) for table in task.tables]
     init = {"kind": "normal", "scale": task.init_scale}
     config = parse_config(
         {
             "collection": {"name": "quality", "seed": seed},
             "optimizer": {"kind": "rowwise_adagrad", "learning_rate": settings.rate},
-            "tables": [{**one.table, "init": init} for one in planned],
+            "tables": [{**planned.table, "init": init} for planned in plans],
         }
     )
-    return config, sum(one.bytes for one in planned)
+    return config, sum(planned.bytes for planned in plans)
 
 
 def shuffled(generator: np.random.Generator, places: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
@@ -165,7 +165,7 @@ def shuffled(generator: np.random.Generator, places: NDArray[np.int64], size: in
     return np.array_split(generator.permutation(places), -(-len(places) // size))
 
 
-def auc(scores_N: NDArray[np.float32], true_N: NDArray[np.bool_]) -> float:
+def auc(scores_N: NDArray[np.floating], true_N: NDArray[np.bool_]) -> float:
     """The share of pairs of a true and a false example in which the true one has the higher score; ties count half."""
     _, places_N, counts = np.unique(scores_N, return_inverse=True, return_counts=True)
     ranks_N = (np.cumsum(counts) - (counts - 1) / 2)[places_N]
@@ -179,3 +179,6 @@ def _batches(task: Task, generator: np.random.Generator) -> Iterator[tuple[float
         batches = list(task.epoch(generator))
         for place, batch in enumerate(batches):
             yield (number + place / len(batches)) / task.epochs, batch
+
+
+__all__ = ["DIM", "Batch", "Features", "Outcome", "Settings", "Task", "Vectors", "auc", "shuffled", "trial"]
