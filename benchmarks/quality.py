@@ -58,7 +58,11 @@ class Cache:
         CACHE.mkdir(parents=True, exist_ok=True)
         self._path = CACHE / f"{task.replace('/', '-').replace(' ', '-')}.jsonl"
         lines = self._path.read_text().splitlines() if self._path.exists() else []
-        self.records: list[Record] = [json.loads(line) for line in lines]
+        self.records: list[Record] = []
+        for record in map(json.loads, lines):
+            tried = {key: record[key] for key in ("what", "kind", "fraction", "seed", "rate", "decay")}
+            if self.find(**tried) is None:  # two runs at once may have measured the same
+                self.records.append(record)
 
     def find(self, **tried: object) -> Record | None:
         """What was measured of it, if it was."""

@@ -135,7 +135,10 @@ def _plot(records: Sequence[Record], path: Path) -> None:
                 place.axhline(means[0], color="black", linestyle=":", label=label)
             else:
                 place.errorbar(sizes, means, yerr=spreads, marker="o", capsize=3, label=label)
+        shares = sorted({fraction for _, fraction in values if fraction < 1})
         place.set(xscale="log", title=task, xlabel="share of the full tables' bytes", ylabel=of_task[0]["metric"])
+        place.set_xticks(shares, [f"1/{round(1 / share)}" for share in shares])
+        place.minorticks_off()
     places[0][-1].legend(fontsize="small")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
