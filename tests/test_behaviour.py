@@ -14,7 +14,7 @@ from support.scenario import ID_KINDS, OPTIMIZERS, POOLINGS, collection, everyth
 from embershard.config import Config
 from embershard.types import FeatureBatch, FeatureUpdate, Provenance, updates_of
 
-STEPS = 4
+STEPS = 3
 
 
 def assert_close(found: Array, expected: Array, rows: Array) -> None:
