@@ -29,7 +29,6 @@ still far from the largest float32."""
 ByMatrix = dict[str, Tensor]
 """{matrix: int64 [M] row numbers, or [M, D] vectors}."""
 
-
 ByPart = dict[RowBatch, list[Tensor]]
 """The rows of each matrix that a part asked for."""
 

@@ -51,8 +51,11 @@ def check_known(engine: Engine, change: Change) -> None:
     """Raises InvalidInput if a parent has no row of its own, or two ids that demand one have the same key."""
     demanding: dict[str, list[Sightings]] = {}
     for write in change.writes:
-        if write.part.ids.keys is not None:
-            demanding.setdefault(write.part.table.name, []).append(Sightings.of(write.part.ids.keys, demanded=True))
+        if (keys := write.part.ids.keys) is not None:
+            distinct = Sightings.of(keys, demanded=True)
+            if keys.names is not None and len(distinct.keys_u) < len(set(keys.names)):
+                raise InvalidInput(COLLISION)
+            demanding.setdefault(write.part.table.name, []).append(distinct)
     if any(collide(of_table) for of_table in demanding.values()):
         raise InvalidInput(COLLISION)
     for write in change.writes:
