@@ -64,11 +64,11 @@ def _serve(options: argparse.Namespace) -> int:
     from embershard_server.start import start
 
     data = DataDir(options.data_dir)
-    engine, version = start(config, data)
+    started = start(config, data)
 
     async def run() -> int:
-        server = Server(engine, version, address=address, data=data)
-        return await server.run(lambda bound, version: _announce(engine, bound, version))
+        server = Server(started, config, address=address, data=data)
+        return await server.run(lambda bound, version: _announce(started.replica.engine, bound, version))
 
     return asyncio.run(run())
 

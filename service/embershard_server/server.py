@@ -1,11 +1,10 @@
-"""One rank's process: engine, ticker and front end; how they start, and how they leave together."""
+"""One rank's process: replica, ticker and front end; how they start, and how they leave together."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
-import time
 from typing import TYPE_CHECKING
 
 import grpc
@@ -13,22 +12,18 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from embershard.engine.freezing import freeze
-from embershard.engine.growth import grow
-from embershard.engine.tick import Action, Ticker
-from embershard.errors import ConfigError, EmbershardError, SnapshotError
-from embershard.store import snapshot
+from embershard.engine.tick import Ticker
+from embershard.errors import ConfigError, SnapshotError
 from embershard_server.servicers import Servicers
 from embershard_server.streams import Streams
+from embershard_server.versions import Versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from embershard.engine.base import Engine
-    from embershard.engine.growth import Growth
+    from embershard.config import Config
     from embershard.store.folder import DataDir
-    from embershard.store.manifest import Snapshot
-    from embershard.types import FeatureBatch
+    from embershard_server.start import Started
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +37,13 @@ FAILED = 70
 
 
 class Server:
-    """One rank's front end and ticker around an engine."""
+    """One rank's front end and ticker around a replica."""
 
-    def __init__(self, engine: Engine, version: int, *, address: str, data: DataDir) -> None:
-        self._engine, self._version, self._world = engine, version, engine.world
-        self._limits, self._address, self._data = engine.config.limits, address, data
+    def __init__(self, started: Started, config: Config, *, address: str, data: DataDir) -> None:
+        self._replica, self._log = started.replica, started.log
+        self._world = started.replica.engine.world
+        self._limits, self._address = config.limits, address
+        self._versions = Versions(started, data, config)
         self._loop = asyncio.get_running_loop()
         self._leaving = asyncio.Event()
         self._health = health.aio.HealthServicer()
@@ -61,21 +58,17 @@ class Server:
             ConfigError: the address can't be had.
         """
         ticker = Ticker(
-            self._engine,
-            self._limits,
-            version=self._version,
-            actions={
-                "snapshot": Action(run=lambda version, _: self._save(version)),
-                "grow": Action(run=lambda _, growth: self._grow(growth), changes=True),
-                "freeze": Action(run=lambda _, request: self._freeze(*request), changes=True),
-            },
+            self._replica,
+            self._log,
+            actions=self._versions.actions,
+            chore=self._versions.chore,
             farewell=self._save_last,
             asked_to_leave=lambda: self._from_thread(self._leaving.set),
             lost=lambda error: self._from_thread(self._lose, error),
         )
+        self._versions.serve(ticker)
         streams = Streams()
-        self._servicers = Servicers(self._engine, ticker, streams)
-        front, address = await self._open(self._servicers)
+        front, address = await self._open(Servicers(self._replica, ticker, self._versions, streams))
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._leaving.set)
         ticker.start()
@@ -91,6 +84,8 @@ class Server:
         finally:  # whatever happened: the engine's thread would keep the process
             ticker.leave(ready=True)
             await asyncio.to_thread(ticker.join)
+            if self._log is not None:
+                await asyncio.to_thread(self._log.close)
         if self._status != FAILED:
             await asyncio.to_thread(self._world.leave)
         return self._status
@@ -125,29 +120,10 @@ class Server:
         for service in ("", *SERVICES):
             await self._health.set(service, status)
 
-    def _grow(self, growth: Growth) -> tuple[float, int]:
-        """Joint: returns how many milliseconds calls have waited for it, and how many rows the table has."""
-        logger.info("growing table %s to %d rows: calls wait", growth.table, growth.rows)
-        start = time.perf_counter()
+    def _save_last(self) -> None:
+        """Joint: so that the next start has no log to apply; what is in the log is safe without it."""
         try:
-            rows = grow(self._engine, growth)
-        except EmbershardError as refusal:
-            logger.info("table %s hasn't grown: %s", growth.table, refusal)
-            raise
-        self._servicers.adopt()
-        pause_ms = (time.perf_counter() - start) * 1000
-        logger.info("table %s has %d rows now; calls waited %.0f ms", growth.table, rows, pause_ms)
-        return pause_ms, rows
-
-    def _freeze(self, batch: FeatureBatch, frozen: bool) -> int:
-        return freeze(self._engine, batch, frozen=frozen)
-
-    def _save(self, version: int) -> Snapshot:
-        return snapshot.save(self._engine, version, self._data.snapshots, kept=self._limits.snapshots_kept)
-
-    def _save_last(self, version: int) -> None:
-        try:
-            made = self._save(version)
+            made = self._versions.farewell()
         except SnapshotError as error:
             self._status = 1
             logger.error("the last snapshot failed: %s", error)

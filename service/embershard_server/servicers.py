@@ -12,8 +12,8 @@ import numpy as np
 import embershard
 from embershard import codec
 from embershard.collection import Collection, Read
-from embershard.engine.growth import Growth
-from embershard.engine.jobs import ActionJob, Answer, Job, LookupJob, UpdateJob
+from embershard.engine.entries import Kind, activation_entry, freeze_entry, growth_entry, update_entry
+from embershard.engine.jobs import Answer, EntryJob, Job, LookupJob
 from embershard.errors import FingerprintMismatch, InvalidInput
 from embershard.v1 import embershard_pb2 as pb
 from embershard_server.describe import describe_tables
@@ -22,13 +22,12 @@ from embershard_server.status import Context, unary
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from embershard.change import Change
     from embershard.collection import IdCounts
-    from embershard.engine.base import Engine
+    from embershard.engine.entries import Entry
+    from embershard.engine.replica import Activation, Grown, Outcome, Replica
     from embershard.engine.tick import Ticker
-    from embershard.store.manifest import Snapshot
-    from embershard.types import FeatureBatch
     from embershard_server.streams import Streams
+    from embershard_server.versions import Versions
 
 SMALL = 20_000
 """Requests with fewer ids are prepared where they arrive: that takes less than changing threads for long."""
@@ -39,15 +38,10 @@ _Work = TypeVar("_Work")
 class Servicers:
     """The RPCs of one front end."""
 
-    def __init__(self, engine: Engine, ticker: Ticker, streams: Streams) -> None:
-        self._engine, self._ticker, self._streams = engine, ticker, streams
-        self.adopt()
-        self._fingerprint = self._config.fingerprint()
-        self._dims = {feature: table.dim for feature, table in self._collection.table_of.items()}
-
-    def adopt(self) -> None:
-        """Takes over the engine's tables, which may have grown."""
-        self._config, self._collection = self._engine.config, Collection(self._engine.config)
+    def __init__(self, replica: Replica, ticker: Ticker, versions: Versions, streams: Streams) -> None:
+        self._replica, self._ticker, self._versions, self._streams = replica, ticker, versions, streams
+        self._limits = replica.engine.config.limits
+        self._fingerprint = replica.engine.config.fingerprint()
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """For a gRPC server; not the generated ones, as `codec` serialises lookups and `status` parses requests."""
@@ -68,21 +62,25 @@ class Servicers:
                     "Snapshot": _single(unary(pb.SnapshotRequest, self.snapshot)),
                     "Grow": _single(unary(pb.GrowRequest, self.grow)),
                     "Freeze": _single(unary(pb.FreezeRequest, self.freeze)),
+                    "ListVersions": _single(unary(pb.ListVersionsRequest, self.list_versions)),
+                    "Load": _single(unary(pb.LoadRequest, self.load)),
+                    "Activate": _single(unary(pb.ActivateRequest, self.activate)),
+                    "Rollback": _single(unary(pb.RollbackRequest, self.rollback)),
                 },
             ),
         )
 
     async def describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
         """The collection as it is served."""
-        limits, world = self._config.limits, self._engine.world
+        engine, limits = self._replica.engine, self._limits
         return pb.DescribeResponse(
-            name=self._config.collection.name,
+            name=engine.config.collection.name,
             fingerprint=self._fingerprint,
             version=self._ticker.version,
-            engine=self._engine.name,
-            world_size=world.size,
-            rank=world.rank,
-            tables=describe_tables(self._engine),
+            engine=engine.name,
+            world_size=engine.world.size,
+            rank=engine.world.rank,
+            tables=describe_tables(engine),
             limits=pb.Limits(
                 message_bytes=limits.message_bytes,
                 ids_per_request=limits.ids_per_request,
@@ -97,15 +95,19 @@ class Servicers:
         if request.dtype not in codec.DTYPES:
             raise InvalidInput(f"dtype {request.dtype} is unknown to this server; it has FLOAT32 and FLOAT16")
         self._check_features(len(request.features))
+        if request.pinned_version and request.min_version:
+            raise InvalidInput("a pinned version never changes: leave min_version out, or pinned_version")
         if request.min_version > self._ticker.version:
             # What is asked for may be known only then: a table may have grown.
             await self._do(LookupJob(read=Read.of([], 0), min_version=request.min_version), context)
-        read = await self._prepared(self._read, request, request.features)
+        collection = self._collection_of(request.pinned_version)
+        read = await self._prepared(lambda: self._read(collection, request), request.features)
         job = LookupJob(
             read=read,
             numbers=read.numbers,
             min_version=request.min_version,
             with_counts=request.with_provenance or request.with_counts,
+            pinned=request.pinned_version,
         )
         answer: Answer = await self._do(job, context)
         return codec.encode_answer(
@@ -120,88 +122,109 @@ class Servicers:
         self._check_fingerprint(request.fingerprint)
         self._check_features(len(request.updates))
         named = [features for update in request.updates for features in (update.batch, update.parents)]
-        change = await self._prepared(self._change, request, named)
-        job = UpdateJob(change=change, numbers=change.numbers)
-        return pb.UpdateResponse(version=await self._do(job, context))
+        entry = await self._prepared(lambda: update_entry(self._ticker.collection, request), named)
+        outcome = await self._apply(entry, context)
+        return pb.UpdateResponse(version=outcome.version, duplicate=outcome.duplicate)
 
     async def snapshot(self, request: pb.SnapshotRequest, context: Context) -> pb.SnapshotResponse:
         """A snapshot on the server's disk."""
-        made: Snapshot
-        made, _ = await self._do(ActionJob(action="snapshot"), context)
+        made = await self._versions.snapshot()
         return pb.SnapshotResponse(version=made.version, path=str(made.path), bytes=made.bytes)
 
     async def grow(self, request: pb.GrowRequest, context: Context) -> pb.GrowResponse:
         """More rows for a table."""
         self._check_fingerprint(request.fingerprint)
-        growth = await self._prepared(self._growth, request, [request.mean_of])
-        (pause_ms, rows), version = await self._do(ActionJob(action="grow", request=growth), context)
-        return pb.GrowResponse(version=version, rows=rows, pause_ms=pause_ms)
+        entry = await self._prepared(lambda: growth_entry(self._ticker.collection, request), [request.mean_of])
+        outcome = await self._apply(entry, context)
+        grown: Grown = outcome.value
+        return pb.GrowResponse(version=outcome.version, rows=grown.rows, pause_ms=grown.pause_ms)
 
     async def freeze(self, request: pb.FreezeRequest, context: Context) -> pb.FreezeResponse:
         """Rows that stay as they are."""
         self._check_fingerprint(request.fingerprint)
-        batch = await self._prepared(lambda asked: self._ids(asked.batch), request, [request.batch])
-        rows, version = await self._do(ActionJob(action="freeze", request=(batch, not request.thaw)), context)
-        return pb.FreezeResponse(version=version, rows=rows)
+        entry = await self._prepared(lambda: freeze_entry(self._ticker.collection, request), [request.batch])
+        outcome = await self._apply(entry, context)
+        return pb.FreezeResponse(version=outcome.version, rows=outcome.value)
+
+    async def list_versions(self, request: pb.ListVersionsRequest, context: Context) -> pb.ListVersionsResponse:
+        """What may be activated or pinned."""
+        return pb.ListVersionsResponse(versions=await asyncio.to_thread(self._versions.versions))
+
+    async def load(self, request: pb.LoadRequest, context: Context) -> pb.LoadResponse:
+        """A snapshot in memory, or out of it."""
+        await (self._versions.unload if request.unload else self._versions.load)(request.version)
+        return pb.LoadResponse(version=request.version)
+
+    async def activate(self, request: pb.ActivateRequest, context: Context) -> pb.ActivateResponse:
+        """The tables of a snapshot."""
+        self._check_fingerprint(request.fingerprint)
+        return await self._activate(Kind.ACTIVATE, request.version, context)
+
+    async def rollback(self, request: pb.RollbackRequest, context: Context) -> pb.ActivateResponse:
+        """What was served before."""
+        self._check_fingerprint(request.fingerprint)
+        if not (before := self._replica.before):
+            raise InvalidInput("there is nothing to roll back to: no snapshot was activated since the last rollback")
+        return await self._activate(Kind.ROLLBACK, before, context)
+
+    async def _activate(self, kind: Kind, version: int, context: Context) -> pb.ActivateResponse:
+        await self._versions.load(version)
+        outcome = await self._apply(activation_entry(kind, version), context)
+        activation: Activation = outcome.value
+        return pb.ActivateResponse(version=outcome.version, activated=version, before=activation.before)
+
+    async def _apply(self, entry: Entry, context: Context) -> Outcome:
+        outcome: Outcome = await self._do(EntryJob(entry=entry, numbers=entry.numbers), context)
+        return outcome
 
     async def _do(self, job: Job, context: Context) -> Any:
         """Queues a job, with the caller's deadline or the configured wait; a caller that goes away cancels it."""
         remaining_s = context.time_remaining()
-        wait_s = self._config.limits.wait_ms / 1000 if remaining_s is None else remaining_s
+        wait_s = self._limits.wait_ms / 1000 if remaining_s is None else remaining_s
         job.deadline = time.monotonic() + wait_s
         return await asyncio.wrap_future(self._ticker.submit(job))
 
     def _check_features(self, count: int) -> None:
         """Before anything is made of a request: a few bytes can name millions of features."""
-        if count > len(self._dims):
-            raise InvalidInput(f"{count:,} features are more than the collection's {len(self._dims):,}")
+        features = self._ticker.collection.table_of
+        if count > len(features):
+            raise InvalidInput(f"{count:,} features are more than the collection's {len(features):,}")
 
     def _check_fingerprint(self, expected: str) -> None:
         if expected and expected != self._fingerprint:
+            name = self._replica.engine.config.collection.name
             raise FingerprintMismatch(
-                f"this is collection {self._config.collection.name!r} with fingerprint {self._fingerprint}, and the "
-                f"request expects {expected!r}: the tables, id kinds or seeds differ; Describe tells what is here"
+                f"this is collection {name!r} with fingerprint {self._fingerprint}, and the request expects "
+                f"{expected!r}: the tables, id kinds or seeds differ; Describe tells what is here"
             )
 
-    async def _prepared(
-        self, prepare: Callable[[Any], _Work], request: Any, features: Sequence[pb.FeatureIds]
-    ) -> _Work:
+    def _collection_of(self, pinned: int) -> Collection:
+        """What a lookup is checked against: the tables that are served, or those of a loaded snapshot."""
+        if not pinned:
+            return self._ticker.collection
+        if (engine := self._replica.loaded.get(pinned)) is None:
+            loaded = ", ".join(f"{version:,}" for version in sorted(self._replica.loaded)) or "none"
+            raise InvalidInput(f"version {pinned:,} isn't loaded; AdminService.Load does that; loaded: {loaded}")
+        return Collection(engine.config)
+
+    async def _prepared(self, prepare: Callable[[], _Work], features: Sequence[pb.FeatureIds]) -> _Work:
         """Decodes and checks a request; a large one on another thread, so that small ones needn't wait."""
         ids = sum(len(feature.ids) // 8 + len(feature.keys) for feature in features)
-        self._collection.check_ids(ids)
-        return prepare(request) if ids < SMALL else await asyncio.to_thread(prepare, request)
+        self._ticker.collection.check_ids(ids)
+        return prepare() if ids < SMALL else await asyncio.to_thread(prepare)
 
-    def _read(self, request: pb.LookupRequest) -> Read:
-        read = self._collection.read([codec.decode_batch(feature) for feature in request.features])
+    def _read(self, collection: Collection, request: pb.LookupRequest) -> Read:
+        read = collection.read([codec.decode_batch(feature) for feature in request.features])
         size = codec.answer_bytes([(part.outputs, part.table.dim) for part in read.parts], request.dtype)
         told = 1 * request.with_provenance + 8 * request.with_counts
         size += told * sum(len(part.batch.ids) for part in read.parts)
-        most = self._config.limits.message_bytes
+        most = self._limits.message_bytes
         if size > most:
             raise InvalidInput(
                 f"the answer would have {size:,} bytes, more than limits.message_bytes = {most:,}; ask for fewer ids "
                 "at once"
             )
         return read
-
-    def _change(self, request: pb.UpdateRequest) -> Change:
-        return self._collection.change([codec.decode_update(update, self._dims) for update in request.updates])
-
-    def _growth(self, request: pb.GrowRequest) -> Growth:
-        table, size = self._config.table(request.table), request.WhichOneof("size")
-        if size is None:
-            raise InvalidInput(f"table {table.name!r}: say how many rows, or which capacity, it is to have")
-        rows = request.rows if size == "rows" else request.capacity + table.rows - table.capacity
-        mean_of = self._ids(request.mean_of) if request.WhichOneof("start") == "mean_of" else None
-        return Growth(table=table.name, rows=rows, mean=request.mean, mean_of=mean_of)
-
-    def _ids(self, message: pb.FeatureIds) -> FeatureBatch:
-        """Ids of a table, nothing else being said of them; what is wrong with them, no rank needs to hear of."""
-        batch = codec.decode_batch(message)
-        if batch.lengths is not None or batch.weights is not None:
-            raise InvalidInput(f"feature {batch.feature!r}: these are single ids; leave out lengths and weights")
-        self._collection.read([batch])
-        return batch
 
 
 def _known(counts: IdCounts, request: pb.LookupRequest) -> dict[str, Any]:

@@ -1,19 +1,31 @@
-"""How a rank comes to have its tables: the group, its data directory, an engine, and the newest snapshot in it."""
+"""How a rank comes to have its tables: the group, its data directory, the newest snapshot, and the log after it."""
 
 from __future__ import annotations
 
 import logging
 import os
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from embershard.engine.growth import resize
+from embershard.engine.clients import Clients
+from embershard.engine.entries import Kind, growth_entry
+from embershard.engine.growth import check_room
 from embershard.engine.local import LocalEngine
+from embershard.engine.pipeline import Record
+from embershard.engine.replica import Activation, Replica
 from embershard.engine.world import SoloWorld, TorchWorld
-from embershard.errors import InstallError
+from embershard.errors import EmbershardError, InstallError, SnapshotError
 from embershard.store import snapshot
+from embershard.store.agreement import everywhere
+from embershard.store.log import UpdateLog
 from embershard.store.manifest import Snapshot, list_snapshots, open_snapshot
+from embershard.store.replay import layout_of_log, replay
+from embershard.v1 import embershard_pb2 as pb
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from embershard.config import Config
     from embershard.engine.base import Engine
     from embershard.engine.world import World
@@ -22,8 +34,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def start(config: Config, data: DataDir) -> tuple[Engine, int]:
-    """Joint: takes the data directory, and returns an engine with what is in it, and the version.
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Started:
+    """What a rank serves, and where it keeps it."""
+
+    replica: Replica
+    """The tables, as they were when the last process ended."""
+    log: UpdateLog | None
+    """What comes; rank 0 has it."""
+    replay_s: float
+    """How long the log took."""
+
+
+def start(config: Config, data: DataDir) -> Started:
+    """Joint: takes the data directory, and brings back what is in it.
 
     A table that may grow never shrinks: one that has grown keeps its rows whatever the file says, and one that the file
     makes larger grows now.
@@ -32,26 +56,63 @@ def start(config: Config, data: DataDir) -> tuple[Engine, int]:
         InstallError: the sharded engine needs TorchRec, and it isn't installed.
         ConfigError: the data directory can't be had, or the tables don't fit into memory.
         SnapshotError, FingerprintMismatch: the newest snapshot can't be used.
-        Overloaded: there is no memory for the rows that a table is to grow by.
+        LogError: the update log can't be used.
+        Overloaded, Unavailable: a table is to grow, and there is no memory for it, or no disk for the log.
     """
     alone = "WORLD_SIZE" not in os.environ
     world = SoloWorld() if alone else TorchWorld(timeout_s=config.limits.group_timeout_s)
     data.hold(world)
+    replica = _brought_back(config, data, world)
+    begin = time.perf_counter()
+    if count := replay(replica, data.log, config):
+        logger.info("applied %d updates of the log: version %d", count, replica.version)
+    replay_s = time.perf_counter() - begin
+    log = None if world.rank else _open_log(replica, data, config)
+    _tell_of_growth(config, replica.engine)
+    for table in config.tables:
+        if table.rows > replica.engine.config.table(table.name).rows:
+            _grow(replica, log, table.name, table.rows)
+    return Started(replica=replica, log=log, replay_s=replay_s)
+
+
+def load_beside(config: Config, data: DataDir, version: int, world: World) -> tuple[Engine, Snapshot]:
+    """Joint: an empty engine for the tables of a snapshot, and the snapshot.
+
+    Raises:
+        SnapshotError: on every rank: there is none, or it can't be used.
+        ConfigError: on every rank: there is no memory for it.
+    """
+    path = data.snapshots / f"{version:012d}"
+    with everywhere(world.gather, "can't be read"):
+        if not path.is_dir():
+            there = ", ".join(f"{int(found.name):,}" for found in list_snapshots(data.snapshots))
+            raise SnapshotError(f"there is no snapshot of version {version:,}; there are {there or 'none'}")
+        found = open_snapshot(path)
+        fitted = config.fitted(found.manifest["layout"])
+        snapshot.check_belongs(fitted, found)
+    return _make_engine(fitted, world, seeded=False), found
+
+
+def _brought_back(config: Config, data: DataDir, world: World) -> Replica:
+    """Joint: what the newest snapshot holds; without one, what the log began with."""
+
+    def load(version: int) -> Engine:
+        engine, found = load_beside(config, data, version, world)
+        snapshot.load(engine, found)
+        return engine
+
+    clients = Clients(config.limits.clients_remembered)
     newest = _newest(data, world)
     if newest is None:
-        return _make_engine(config, world), 0
-    engine = _make_engine(config.fitted(newest.manifest["layout"]), world)
+        layout = _first_layout(data, world)
+        engine = _make_engine(config if layout is None else config.fitted(layout), world)
+        return Replica(engine, version=0, clients=clients, load=load)
+    engine = _make_engine(config.fitted(newest.manifest["layout"]), world, seeded=False)
     logger.info("loading %s, %.1f MiB", newest.path, newest.bytes / 2**20)
-    version = snapshot.load(engine, newest)
-    grown = {table.name: newest.rows[table.name] for table in config.tables if newest.rows[table.name] > table.rows}
-    if grown and world.rank == 0:
-        told = ", ".join(f"{name} rows = {rows:_}" for name, rows in grown.items())
-        logger.info("tables have more rows than the configuration says; write it down: %s", told)
-    if more := {table.name: table.rows for table in config.tables if table.rows > newest.rows[table.name]}:
-        logger.info("growing to the rows of the configuration: %s", more)
-        resize(engine, more)
+    version = snapshot.load(engine, newest, clients)
     logger.info("loaded version %d", version)
-    return engine, version
+    activations = [Activation(**told) for told in newest.manifest.get("activations", [])]
+    return Replica(engine, version=version, clients=clients, activations=activations, load=load)
 
 
 def _newest(data: DataDir, world: World) -> Snapshot | None:
@@ -61,14 +122,60 @@ def _newest(data: DataDir, world: World) -> Snapshot | None:
     return None if chosen is None else open_snapshot(chosen)
 
 
-def _make_engine(config: Config, world: World) -> Engine:
+def _first_layout(data: DataDir, world: World) -> dict[str, Any] | None:
+    """Joint: of the tables with which the log begins, if there is one."""
+    layout: dict[str, Any] | None = None
+    problem: EmbershardError | None = None
+    if world.rank == 0:
+        try:
+            layout = layout_of_log(data.log)
+        except EmbershardError as error:
+            problem = error
+    layout, problem = world.gather((layout, problem))[0]
+    if problem:
+        raise problem
+    return layout
+
+
+def _open_log(replica: Replica, data: DataDir, config: Config) -> UpdateLog:
+    return UpdateLog(
+        data.log,
+        mode=config.durability.log,
+        about=lambda: {"layout": replica.engine.config.layout(), "settings": config.settings()},
+        last=replica.version,
+    )
+
+
+def _tell_of_growth(config: Config, engine: Engine) -> None:
+    there = {table.name: table.rows for table in engine.config.tables}
+    grown = {table.name: there[table.name] for table in config.tables if there[table.name] > table.rows}
+    if grown and engine.world.rank == 0:
+        told = ", ".join(f"{name} rows = {rows:_}" for name, rows in grown.items())
+        logger.info("tables have more rows than the configuration says; write it down: %s", told)
+
+
+def _grow(replica: Replica, log: UpdateLog | None, table: str, rows: int) -> None:
+    """Joint: a growth by the configuration, logged as any other."""
+    logger.info("growing table %s to the %d rows of the configuration", table, rows)
+    entry = growth_entry(replica.collection, pb.GrowRequest(table=table, rows=rows))
+    check_room(replica.engine, entry.body)
+    problem, now_s = None, int(time.time())
+    if log is not None:
+        record = Record(version=replica.version + 1, kind=Kind.GROW, now_s=now_s, request=entry.request)
+        problem = log.append([record]).exception()
+    if told := replica.engine.world.gather(problem)[0]:
+        raise told
+    replica.apply(entry, now_s, mine=log is not None)
+
+
+def _make_engine(config: Config, world: World, *, seeded: bool = True) -> Engine:
     """The sharded engine under torchrun, else the local one."""
     if isinstance(world, SoloWorld):
-        return LocalEngine(config, world)
+        return LocalEngine(config, world, seeded=seeded)
     try:
         from embershard.engine.torchrec import TorchRecEngine
     except ImportError as error:
         raise InstallError(
             f"torchrun asks for the sharded engine, which needs TorchRec: {error}; `embershard doctor` says what to run"
         ) from error
-    return TorchRecEngine(config, world)
+    return TorchRecEngine(config, world, seeded=seeded)

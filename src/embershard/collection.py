@@ -35,17 +35,19 @@ class Read:
     """What to gather: the rows of each matrix, the parts' one after the other."""
     numbers: int
     """What it costs: numbers of all rows that are touched."""
+    generation: int = 0
+    """Of the tables that it fits."""
 
     @classmethod
-    def of(cls, parts: Sequence[RowBatch], numbers: int) -> Read:
+    def of(cls, parts: Sequence[RowBatch], numbers: int, generation: int = 0) -> Read:
         """Reads the rows of these parts."""
-        return cls(parts=parts, rows=rows_of_parts(parts), numbers=numbers)
+        return cls(parts=parts, rows=rows_of_parts(parts), numbers=numbers, generation=generation)
 
     def settled(self, settle: Callable[[RowBatch], RowBatch]) -> Read:
         """The same with the rows that ids have in this tick."""
         if all(part.ids.keys is None for part in self.parts):
             return self
-        return Read.of([settle(part) for part in self.parts], self.numbers)
+        return Read.of([settle(part) for part in self.parts], self.numbers, self.generation)
 
     def answer(self, stored: ByPart, projections: Mapping[str, Tensor]) -> list[Tensor]:
         """The vectors [outputs, D] of each part, from its stored rows."""
@@ -80,10 +82,13 @@ class IdCounts:
 
 
 class Collection:
-    """Turns checked batches into row work, for the tables of one configuration."""
+    """Turns checked batches into row work, for the tables of one configuration.
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    `generation` tells the tables of one moment of a server from those of another.
+    """
+
+    def __init__(self, config: Config, generation: int = 0) -> None:
+        self.config, self.generation = config, generation
         self.table_of: dict[str, TableSpec] = {feature: table for table in config.tables for feature in table.features}
 
     def read(self, batches: Sequence[FeatureBatch]) -> Read:
@@ -93,7 +98,15 @@ class Collection:
             InvalidInput: an unknown or repeated feature, a bad id, too many ids.
         """
         numbers = self.count(batches)
-        return Read.of([self._row_batch(batch) for batch in batches], numbers)
+        return Read.of([self._row_batch(batch) for batch in batches], numbers, self.generation)
+
+    def again(self, read: Read) -> Read:
+        """A lookup that was made for these tables as they were at another time.
+
+        Raises:
+            InvalidInput: an id that they don't have.
+        """
+        return self.read([part.batch for part in read.parts])
 
     def change(self, updates: Sequence[FeatureUpdate]) -> Change:
         """An update with these gradients and values; all of it is checked before any of it is applied.

@@ -3,12 +3,14 @@
 EmbershardError
 ├── InvalidInput          INVALID_ARGUMENT     the caller's data is wrong: nothing was changed
 ├── FingerprintMismatch   FAILED_PRECONDITION  the data belongs to another collection
+├── SequenceGap           OUT_OF_RANGE         a client's earlier update never came: nothing was changed
 ├── Overloaded            RESOURCE_EXHAUSTED   a bound was reached: send less, or later
 ├── DeadlineExceeded      DEADLINE_EXCEEDED    time ran out before the work began: it was dropped
 ├── Unavailable           UNAVAILABLE          starting, stopping or unreachable: try again
 ├── AccessDenied          PERMISSION_DENIED    the caller may not do this
 ├── Unsupported           UNIMPLEMENTED        the server doesn't know this call
 ├── SnapshotError         ABORTED              a snapshot can't be written, read or trusted
+├── LogError              (never on the wire)  the update log can't be opened, read or trusted
 ├── ConfigError           (never on the wire)  the configuration is wrong
 ├── InstallError          (never on the wire)  a package is missing or doesn't belong to the others
 └── InternalError         INTERNAL             a defect of embershard: please report it
@@ -29,7 +31,9 @@ __all__ = [
     "InstallError",
     "InternalError",
     "InvalidInput",
+    "LogError",
     "Overloaded",
+    "SequenceGap",
     "SnapshotError",
     "Unavailable",
     "Unsupported",
@@ -46,6 +50,10 @@ class InvalidInput(EmbershardError, ValueError):
 
 class FingerprintMismatch(EmbershardError):
     """The data, client or snapshot belongs to another collection."""
+
+
+class SequenceGap(EmbershardError):
+    """An update's sequence number follows one of the same client that never came; nothing was changed."""
 
 
 class Overloaded(EmbershardError):
@@ -72,6 +80,10 @@ class SnapshotError(EmbershardError):
     """A snapshot can't be written, read or trusted."""
 
 
+class LogError(EmbershardError):
+    """The update log can't be opened, read or trusted."""
+
+
 class ConfigError(EmbershardError, ValueError):
     """The configuration is wrong."""
 
@@ -87,6 +99,7 @@ class InternalError(EmbershardError):
 STATUS_BY_ERROR: dict[type[EmbershardError], str] = {
     InvalidInput: "INVALID_ARGUMENT",
     FingerprintMismatch: "FAILED_PRECONDITION",
+    SequenceGap: "OUT_OF_RANGE",
     Overloaded: "RESOURCE_EXHAUSTED",
     DeadlineExceeded: "DEADLINE_EXCEEDED",
     Unavailable: "UNAVAILABLE",

@@ -58,8 +58,22 @@ class Implementation:
     def save(self, folder: object, version: int, kept: int = 3) -> str:
         return str(self._each("save", [[str(folder), version, kept]] * self.size)[0])
 
-    def load(self, path: str) -> int:
-        return int(self._each("load", [[path]] * self.size)[0])
+    def begin(self, folder: object, version: int) -> None:
+        self._each("begin", [[str(folder), version]] * self.size)
+
+    def step(self) -> list[bool]:
+        return self._each("step", [[]] * self.size)
+
+    def saved(self) -> str:
+        return str(self._each("saved", [[]] * self.size)[0])
+
+    def load(self, path: str, beside: str | None = None) -> int:
+        return int(self._each("load", [[path, beside]] * self.size)[0])
+
+    def pids(self) -> list[int]:
+        """Of the ranks' processes."""
+        assert self._ranks
+        return self._ranks.pids
 
     def on_first(self, item: Any) -> list[Any]:
         """What rank 0 brings, and nothing from the others."""

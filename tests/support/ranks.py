@@ -57,6 +57,11 @@ class Ranks:
             connection for _, connection in sorted((c.recv(), c) for c in connections)
         ]
 
+    @property
+    def pids(self) -> list[int]:
+        """Process numbers, by rank."""
+        return [process.pid for process in self._processes]
+
     def build(self, config: Config) -> None:
         """A new engine on every rank."""
         self.each("build", [[config]] * self.size)

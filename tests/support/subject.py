@@ -58,10 +58,25 @@ class Subject:
         return {name: np.concatenate([part[name] for part in parts]) for name in mine}
 
     def save(self, folder: str, version: int, kept: int = 3) -> str:
-        return str(snapshot.save(self.engine, version, Path(folder), kept=kept).path)
+        return str(snapshot.save(self.engine, None, version, Path(folder), kept=kept).path)
 
-    def load(self, path: str) -> int:
-        return snapshot.load(self.engine, open_snapshot(Path(path)))
+    def begin(self, folder: str, version: int) -> None:
+        """As `save`, but its slices are copied one by one, by `step`."""
+        self.saving = snapshot.begin(self.engine, None, version, Path(folder), kept=3)
+
+    def step(self) -> bool:
+        return self.saving.step()
+
+    def saved(self) -> str:
+        """Copies what is left, and waits until it is written."""
+        self.saving.finish()
+        return str(self.saving.done.result(60).path)
+
+    def load(self, path: str, beside: str | None = None) -> int:
+        return snapshot.load(self.engine, open_snapshot(Path(path)), beside=beside)
+
+    def meet(self, key: str, item: Any, timeout_s: float) -> list[Any]:
+        return self.engine.world.meet(key, item, timeout_s=timeout_s)
 
 
 def local(config: Config) -> Subject:

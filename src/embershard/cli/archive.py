@@ -3,14 +3,68 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from embershard import formats
-from embershard.cli import show_diff
+from embershard.cli import show_diff, show_snapshots
 from embershard.cli.answer import Answer, need_server_packages
 
 if TYPE_CHECKING:
     from argparse import Namespace
+
+
+def verify_snapshot(options: Namespace) -> Answer:
+    """Whether all bytes and rows of a snapshot are as they were written."""
+    _prepare("snapshot --verify")
+    from embershard.store.loading import check_rows
+    from embershard.store.manifest import find_snapshot
+
+    found = find_snapshot(options.verify)
+    check_rows(found)
+    files, tensors, rows = len(found.manifest["files"]), len(found.tensors), sum(found.rows.values())
+    told = {"version": found.version, "path": str(found.path), "bytes": found.bytes}
+    return Answer(
+        document={**told, "files": files, "tensors": tensors, "rows": rows},
+        lines=[
+            *(f"{name} {value:,}" if name == "bytes" else f"{name} {value}" for name, value in told.items()),
+            f"whole: all checksums are right (files {files:,}, tensors {tensors:,}, rows {rows:,})",
+        ],
+    )
+
+
+def check_snapshot(options: Namespace) -> Answer:
+    """What the rows of each tensor of a snapshot add up to, as its manifest says."""
+    from embershard.store.manifest import find_snapshot
+
+    found = find_snapshot(options.check)
+    document = {
+        "version": found.version,
+        "path": str(found.path),
+        "fingerprint": found.manifest["fingerprint"],
+        "world_size": found.world_size,
+        "tensors": {
+            name: {"checksum": told["checksum"], "rows": told["shape"][0], "dtype": told["dtype"]}
+            for name, told in found.tensors.items()
+        },
+    }
+    return Answer(document=document, lines=show_snapshots.checksum_lines(document))
+
+
+def list_snapshots(options: Namespace) -> Answer:
+    """The snapshots of a data directory."""
+    from embershard.errors import SnapshotError
+    from embershard.store.manifest import open_snapshot, snapshots_in
+
+    listed: list[dict[str, Any]] = []
+    for path in snapshots_in(options.list):
+        try:
+            found = open_snapshot(path)
+        except SnapshotError as error:
+            listed.append({"version": int(path.name), "path": str(path), "problem": str(error)})
+        else:
+            sizes = {"bytes": found.bytes, "world_size": found.world_size}
+            listed.append({"version": found.version, "path": str(path), **sizes})
+    return Answer(document={"snapshots": listed}, lines=show_snapshots.list_lines(listed))
 
 
 def export(options: Namespace) -> Answer:

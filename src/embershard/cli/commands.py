@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from embershard import doctor as checks
 from embershard import formats
-from embershard.cli import show
+from embershard.cli import archive, show
 from embershard.cli.answer import Answer, need_server_packages
 from embershard.cli.importing import import_vectors
 from embershard.cli.request import CHANGES, batches_of, change_of, ids_of, read_request
@@ -115,7 +115,14 @@ def describe(options: Namespace) -> Answer:
 
 
 def snapshot(options: Namespace) -> Answer:
-    """A snapshot on the server's disk."""
+    """A snapshot on the server's disk; or what there is to say of those that were written."""
+    for path, told in (
+        (options.verify, archive.verify_snapshot),
+        (options.check, archive.check_snapshot),
+        (options.list, archive.list_snapshots),
+    ):
+        if path is not None:
+            return told(options)
     with _client(options) as client:
         made = client.snapshot(timeout_s=options.timeout)
     return Answer(

@@ -68,8 +68,20 @@ SNAPSHOT = """\
 examples:
   embershard snapshot
   embershard snapshot --json
+  embershard snapshot --list state/
+  embershard snapshot --verify state/snapshots/000000000004
+  embershard snapshot --check state/ --json
 
-With --json: {"version": 4, "path": "state/snapshots/000000000004", "bytes": 123456}.
+Calls are answered while a snapshot is written, and it holds what there was at one moment. With --json: {"version": 4,
+"path": "state/snapshots/000000000004", "bytes": 123456}.
+
+The other three need no server. --verify reads all of a snapshot, and the exit status is 1 if anything of it is damaged;
+with --json it adds how many files, tensors and rows were right. --check tells what the rows of each tensor added up to
+when they were written: the same for the same rows, whatever the number of ranks, so that two snapshots of one version
+can be compared; with --json {"version": 4, "path": "…", "fingerprint": "…", "world_size": 2, "tensors": {"user.weight":
+{"checksum": "5bd1e7c3a0f94e12", "rows": 100, "dtype": "float32"}, …}}. --list with --json: {"snapshots": [{"version":
+4, "path": "…", "bytes": 123456, "world_size": 2}, …]}, oldest first, with "problem" in place of sizes where a manifest
+is damaged.
 """
 DOCTOR = """\
 examples:
@@ -104,6 +116,7 @@ def add_online(command: Command) -> None:
     add_connection(one, timeout_s=10)
     one = command("snapshot", commands.snapshot, "Has the server write a snapshot to its data directory.", SNAPSHOT)
     add_connection(one, timeout_s=600)
+    _add_snapshots(one)
     command("doctor", commands.doctor, "Says what is installed, whether it works, and what to do about it.", DOCTOR)
 
 
@@ -167,6 +180,16 @@ def _add_growth(one: ArgumentParser) -> None:
         metavar="FEATURE=KEY,…",
         help="the same with string ids, of a table with a list of names",
     )
+
+
+def _add_snapshots(one: ArgumentParser) -> None:
+    which = one.add_mutually_exclusive_group()
+    for flag, name, text in (
+        ("--verify", "PATH", "read a snapshot, or the newest of a data directory, and tell whether it is whole"),
+        ("--check", "PATH", "tell what the rows of each tensor of one add up to"),
+        ("--list", "DATA_DIR", "tell which snapshots there are"),
+    ):
+        which.add_argument(flag, type=Path, metavar=name, help=text)
 
 
 def _add_freezing(one: ArgumentParser) -> None:

@@ -1,7 +1,7 @@
 """The configuration of a collection: keyword-only dataclasses, checked on construction, read from one TOML file."""
 
-from embershard.config.collection import CollectionSpec, Config, LimitSpec
-from embershard.config.layout import fingerprint_of, layout_difference
+from embershard.config.collection import CollectionSpec, Config, DurabilitySpec, LimitSpec
+from embershard.config.layout import difference, fingerprint_of, layout_difference
 from embershard.config.parse import load_config, parse_config
 from embershard.config.specs import (
     MAX_ROWS,
@@ -20,6 +20,7 @@ __all__ = [
     "CollectionSpec",
     "Config",
     "DirectIds",
+    "DurabilitySpec",
     "HashedIds",
     "InitSpec",
     "LimitSpec",
@@ -29,6 +30,7 @@ __all__ = [
     "QuotientRemainder",
     "TableSpec",
     "VocabularyIds",
+    "difference",
     "fingerprint_of",
     "layout_difference",
     "load_config",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -42,8 +42,25 @@ class LimitSpec:
     """Longest wait in the queue of a request that brings no deadline."""
     group_timeout_s: Annotated[int, Field(strict=True, ge=2, le=3600)] = 120
     """Longest that a rank waits for its peers before all leave together."""
+    update_share: Annotated[float, Field(strict=True, ge=0.01, le=0.99)] = 0.5
+    """Share of an engine's time that updates may take while lookups wait."""
+    clients_remembered: Annotated[int, Field(strict=True, ge=1, le=10**7)] = 100_000
+    """Clients whose last updates are known, so that one that comes again isn't applied twice; of more, those are
+    forgotten that have been silent for longest."""
     snapshots_kept: Annotated[int, Field(strict=True, ge=1)] = 3
     """Older snapshots are deleted once a new one is complete."""
+
+
+@dataclass(frozen=True, kw_only=True, config=CLOSED)
+class DurabilitySpec:
+    """What outlives a process."""
+
+    log: Literal["fsync", "os", "none"] = "fsync"
+    """What an acknowledged update survives: fsync (a power failure), os (the end of the process) or none (neither:
+    what came after the last snapshot is lost)."""
+    replay_s: Annotated[int, Field(strict=True, ge=1, le=86_400)] = 10
+    """Once applying the log again would take about so long, a snapshot is begun; with log = none, so many seconds of
+    updates are lost at most, and those that come while it is written."""
 
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
@@ -68,6 +85,8 @@ class Config:
     """For tables without their own."""
     limits: LimitSpec = field(default_factory=LimitSpec)
     """Bounds."""
+    durability: DurabilitySpec = field(default_factory=DurabilitySpec)
+    """What outlives a process."""
 
     def __post_init__(self) -> None:
         for what, names in (
@@ -88,6 +107,14 @@ class Config:
     def fingerprint(self) -> str:
         """A digest of the layout, the rows of tables that may grow left out."""
         return fingerprint_of(self.layout())
+
+    def settings(self) -> dict[str, Any]:
+        """What decides how an update changes rows, beside the rows themselves; JSON can hold it."""
+        tables = {}
+        for table in self.tables:
+            described = {**asdict(table), "optimizer": asdict(self.optimizer_of(table)), "ids": _policy(table)}
+            tables[table.name] = {key: value for key, value in described.items() if key not in ("name", "rows")}
+        return {"clients_remembered": self.limits.clients_remembered, "tables": tables}
 
     @property
     def matrices(self) -> list[Matrix]:
@@ -141,6 +168,11 @@ def _layout(table: TableSpec) -> dict[str, Any]:
     if table.factor is not None:
         layout["factor"] = asdict(table.factor) | ({"remainders": table.remainders} if table.remainders else {})
     return layout | {key: getattr(table, key) for key in ("scale", "normalise") if getattr(table, key) != "none"}
+
+
+def _policy(table: TableSpec) -> dict[str, Any]:
+    """All of its kind of ids, and not where a list of names is, but what."""
+    return {**asdict(table.ids), **_ids_layout(table)}
 
 
 def _ids_layout(table: TableSpec) -> dict[str, Any]:

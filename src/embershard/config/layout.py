@@ -20,7 +20,7 @@ def fingerprint_of(layout: dict[str, Any]) -> str:
 
 def layout_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     """Spells out where two layouts answer differently, one line a place: `tables.user.dim: 5 here, 6 there`."""
-    return _difference(_identity(ours), _identity(theirs), "")
+    return difference(_identity(ours), _identity(theirs))
 
 
 def _identity(layout: dict[str, Any]) -> dict[str, Any]:
@@ -32,13 +32,14 @@ def _identity(layout: dict[str, Any]) -> dict[str, Any]:
     return {**layout, "tables": tables}
 
 
-def _difference(ours: dict[str, Any], theirs: dict[str, Any], path: str) -> list[str]:
+def difference(ours: dict[str, Any], theirs: dict[str, Any], path: str = "") -> list[str]:
+    """Spells out where two descriptions differ, one line a place."""
     lines = []
     for key in sorted(ours.keys() | theirs.keys()):
         where = f"{path}.{key}".lstrip(".")
         mine, other = (side.get(key, _ABSENT) for side in (ours, theirs))
         if isinstance(mine, dict) and isinstance(other, dict):
-            lines += _difference(mine, other, where)
+            lines += difference(mine, other, where)
         elif mine != other:
             short = (
                 "present" if isinstance(side, dict) else "absent" if side is _ABSENT else repr(side)

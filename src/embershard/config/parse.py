@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from embershard.config.collection import CollectionSpec, Config, LimitSpec
+from embershard.config.collection import CollectionSpec, Config, DurabilitySpec, LimitSpec
 from embershard.config.specs import (
     DirectIds,
     HashedIds,
@@ -114,6 +114,7 @@ def _allowed(location: tuple[str | int, ...]) -> list[str]:
         "tables": TableSpec,
         "optimizer": OptimizerSpec,
         "limits": LimitSpec,
+        "durability": DurabilitySpec,
         "init": InitSpec,
         "direct": DirectIds,
         "hashed": HashedIds,

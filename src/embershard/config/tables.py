@@ -153,6 +153,11 @@ class TableSpec:
         return product or isinstance(self.factor, LowRank) or self.normalise != "none"
 
     @property
+    def counts_lookups(self) -> bool:
+        """Whether lookups are sightings."""
+        return isinstance(self.ids, VocabularyIds) and self.ids.count_lookups
+
+    @property
     def owns_rows(self) -> bool:
         """Whether a stored row may belong to one id alone, so that it can be overwritten, frozen or started."""
         return self.capacity > 0 and not isinstance(self.factor, QuotientRemainder)

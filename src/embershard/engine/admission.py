@@ -34,9 +34,9 @@ COLLISION = (
 """Two strings with one hash, or a string and the integer that its hash is."""
 
 
-def sightings_of_reads(engine: Engine, reads: Sequence[Read]) -> ByTable:
+def sightings_of_reads(reads: Sequence[Read]) -> ByTable:
     """Ids that lookups have named, of tables that count lookups."""
-    parts = [part for read in reads for part in read.parts if engine.counts_lookups(part.table.name)]
+    parts = [part for read in reads for part in read.parts if part.table.counts_lookups]
     return _by_table([(part, False) for part in parts])
 
 

@@ -40,7 +40,8 @@ class Engine(ABC):
     name: str
     """local or torchrec."""
 
-    def __init__(self, config: Config, world: World) -> None:
+    def __init__(self, config: Config, world: World, *, seeded: bool = True) -> None:
+        """With `seeded` False rows are zeros, to be filled from a snapshot."""
         self.config = config
         self.world = world
         self.groups: list[Group] = groups_of(config, world.size)
@@ -52,7 +53,11 @@ class Engine(ABC):
         """Which ids own a row: the same on every rank."""
         self.projections: dict[str, Tensor] = {}
         """{table: r × dim}: this rank's copies of what all rows of a table share."""
-        self.initialise()
+        if seeded:
+            self.initialise()
+        else:
+            for shard in self.shards.values():
+                shard.clear()
 
     def initialise(self) -> None:
         """Joint: every row as it is before any update."""
@@ -147,10 +152,6 @@ class Engine(ABC):
         if shared:
             copies = self.gather({name: torch.arange(matrix.rows) for name, matrix in shared.items()}, shared)
             self.projections |= {matrix.table.name: copies[name] for name, matrix in shared.items()}
-
-    def counts_lookups(self, table: str) -> bool:
-        """Whether lookups of a table are sightings."""
-        return table in self.vocabularies and self.vocabularies[table].counts_lookups
 
     def settle(self, part: RowBatch) -> RowBatch:
         """The part with the rows that its ids have now."""

@@ -22,7 +22,7 @@ from embershard.errors import ConfigError, InvalidInput, Overloaded
 from embershard.vocabulary import bytes_of_vocabulary
 
 if TYPE_CHECKING:
-    from embershard.config import Matrix, TableSpec
+    from embershard.config import Config, Matrix, TableSpec
     from embershard.engine.base import Engine
     from embershard.engine.placement import Group
     from embershard.engine.shard import Shard
@@ -46,11 +46,11 @@ class Growth:
 def grow(engine: Engine, growth: Growth) -> int:
     """Joint: gives a table more rows; every rank brings the same growth. Returns how many rows it has.
 
-    A table that is so large already stays as it is, so that growing may be tried again.
+    A table that is so large already stays as it is, so that growing may be tried again. Whether there is memory for it,
+    `check_room` tells before.
 
     Raises:
         InvalidInput: on every rank, if the table can't grow so; nothing has changed then.
-        Overloaded: on every rank, if memory doesn't hold both the old rows and the new.
     """
     table = engine.config.table(growth.table)
     _check(table, growth)
@@ -66,30 +66,42 @@ def grow(engine: Engine, growth: Growth) -> int:
     return growth.rows
 
 
-def resize(engine: Engine, rows: Mapping[str, int]) -> None:
-    """Joint: gives tables these numbers of rows, none fewer than it has; new ones start seeded.
+def check_room(engine: Engine, growth: Growth) -> None:
+    """Joint: whether memory holds both the old rows and the new, if the table can grow so at all.
 
     Raises:
-        Overloaded: on every rank, if memory doesn't hold both the old rows and the new.
+        InvalidInput, Overloaded: on every rank, if not.
     """
-    config = engine.config.grown(rows)
-    groups = groups_of(config, engine.world.size)
-    growing = [(old, new) for old, new in zip(engine.groups, groups, strict=True) if _rows(old) != _rows(new)]
+    table = engine.config.table(growth.table)
+    _check(table, growth)
+    config = engine.config.grown({table.name: growth.rows})
+    growing = [new for old, new in _pairs(engine, config) if _rows(old) != _rows(new)]
     try:
-        vocabularies = [config.table(name) for name in rows if name in engine.vocabularies]
-        check_memory([new for _, new in growing], engine.world, sum(map(bytes_of_vocabulary, vocabularies)))
+        check_memory(growing, engine.world, bytes_of_vocabulary(config.table(table.name)))
     except ConfigError as error:
         raise Overloaded(f"a table that grows needs room for its old rows and the new at once: {error}") from error
+
+
+def resize(engine: Engine, rows: Mapping[str, int]) -> None:
+    """Joint: gives tables these numbers of rows, none fewer than it has; new ones start seeded."""
+    config = engine.config.grown(rows)
+    pairs = _pairs(engine, config)
+    growing = [(old, new) for old, new in pairs if _rows(old) != _rows(new)]
     with engine.progress(sum(new.block_rows for _, new in growing)) as progress:
         for old, new in growing:
             shard = engine.make_shard(new)
             shard.initialise(config.collection.seed, progress.update, known=_rows(old))
             _copy(engine, engine.shards[old.name], shard)
             engine.shards[new.name] = shard
-    engine.config, engine.groups = config, groups
+    engine.config, engine.groups = config, [new for _, new in pairs]
     for name in rows:
         if name in engine.vocabularies:
             engine.vocabularies[name].grow(config.table(name).capacity)
+
+
+def _pairs(engine: Engine, config: Config) -> list[tuple[Group, Group]]:
+    """Each group as it is, and as it will be."""
+    return list(zip(engine.groups, groups_of(config, engine.world.size), strict=True))
 
 
 def _copy(engine: Engine, old: Shard, new: Shard) -> None:

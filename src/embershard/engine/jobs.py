@@ -10,14 +10,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from embershard.change import Change
 from embershard.collection import IdCounts, Read
+from embershard.engine.entries import Entry
 from embershard.errors import DeadlineExceeded, EmbershardError, Overloaded
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from embershard.config import LimitSpec
+
+
+BATCH_ENTRIES = 256
+"""Entries of one rank that are logged together."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -57,6 +61,8 @@ class LookupJob(Job):
     """Waits for it."""
     with_counts: bool = False
     """Whether to tell what is known of the ids."""
+    pinned: int = 0
+    """The version of the loaded snapshot that it reads; 0: what is served."""
 
     def too_early(self, version: int) -> bool:
         """Whether its time has passed before its version came, which it is then told."""
@@ -69,16 +75,16 @@ class LookupJob(Job):
 
 
 @dataclass(kw_only=True, eq=False)
-class UpdateJob(Job):
-    """Done with the version that it made."""
+class EntryJob(Job):
+    """Done with the `Outcome` of an entry, once that is logged and applied."""
 
-    change: Change
+    entry: Entry
     """What to apply."""
 
 
 @dataclass(kw_only=True, eq=False)
 class ActionJob(Job):
-    """Done with what the action returns, and the version then."""
+    """Done with what the action returns."""
 
     action: str
     """The name of one of the ticker's joint actions."""
@@ -103,15 +109,14 @@ class Load:
     """What one rank brings to one tick."""
 
     lookups: list[LookupJob] = field(default_factory=list)
-    update: UpdateJob | None = None
     actions: list[ActionJob] = field(default_factory=list)
     more: bool = False
-    """Whether something is left for the next tick."""
+    """Whether lookups are left for the next tick."""
 
     @property
     def jobs(self) -> list[Job]:
         """All of it."""
-        return [*self.lookups, *([self.update] if self.update else []), *self.actions]
+        return [*self.lookups, *self.actions]
 
 
 class _Lane:
@@ -168,14 +173,16 @@ class _Lane:
 
 
 class JobQueue:
-    """Jobs of one rank that wait for a tick: lookups, lookups that wait for a version, updates and actions, each
+    """Jobs of one rank that wait for a tick: lookups, lookups that wait for a version, entries and actions, each
     bounded apart, so that none keeps out another. Put from any thread, taken by one."""
 
     def __init__(self, limits: LimitSpec, *, merged_lookups: int) -> None:
         self.changed = threading.Condition()
         self._merged_lookups, self._merged_numbers = merged_lookups, limits.numbers_per_request
-        self._lookups, self._early, self._updates, self._actions = (_Lane(limits) for _ in range(4))
+        self._lookups, self._early, self._entries, self._actions = (_Lane(limits) for _ in range(4))
         self._version = 0
+        self.nudged = False
+        """Whether something else than a job has come; whoever heeds it says no again."""
         self._closed: EmbershardError | None = None
 
     def put(self, job: Job) -> None:
@@ -191,18 +198,29 @@ class JobQueue:
             if isinstance(job, LookupJob):
                 (self._early if job.min_version > self._version else self._lookups).put(job)
             else:
-                (self._updates if isinstance(job, UpdateJob) else self._actions).put(job)
+                (self._entries if isinstance(job, EntryJob) else self._actions).put(job)
             self.changed.notify()
 
     def close(self, reason: EmbershardError) -> bool:
         """Refuses what waits and whatever comes; False if it was closed before."""
         with self.changed:
             first, self._closed = self._closed is None, self._closed or reason
-            lanes = (self._lookups, self._early, self._updates, self._actions)
+            lanes = (self._lookups, self._early, self._entries, self._actions)
             left: list[Job] = [job for lane in lanes for job in lane.drain()]
         for job in left:
             job.refuse(reason)
         return first
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether entries wait."""
+        return bool(self._entries)
+
+    def nudge(self) -> None:
+        """Wakes whoever waits for a change."""
+        with self.changed:
+            self.nudged = True
+            self.changed.notify()
 
     def next_deadline(self) -> float:
         """When the next lookup that waits for a version comes too late; hold `changed`."""
@@ -214,22 +232,28 @@ class JobQueue:
             self._version = version
             for job in self._early.remove(lambda job: job.too_early(version) or job.min_version <= version):
                 self._lookups.add(job)
-        load = Load(lookups=self._take_lookups())
-        while self._updates and load.update is None:
-            update = self._updates.pop()
-            load.update = update if update.begin() else None
-        load.actions = [job for job in self._actions.drain() if job.begin()]
-        load.more = bool(self._lookups or self._updates)
+        load = Load(lookups=self._take_lookups(), actions=[job for job in self._actions.drain() if job.begin()])
+        load.more = bool(self._lookups)
         return load
 
+    def take_entries(self) -> list[EntryJob]:
+        """Removes entries for one batch, and those that have lapsed."""
+        with self.changed:
+            return self._take(self._entries, BATCH_ENTRIES, self._merged_numbers)
+
     def _take_lookups(self) -> list[LookupJob]:
-        taken: list[LookupJob] = []
+        return self._take(self._lookups, self._merged_lookups, self._merged_numbers)
+
+    @staticmethod
+    def _take(lane: _Lane, most: int, most_numbers: int) -> list[Any]:
+        """Removes the first jobs of a lane, one at least, and begins them."""
+        taken: list[Any] = []
         numbers = 0
-        while self._lookups and len(taken) < self._merged_lookups:
-            job = next(iter(self._lookups))
-            if taken and numbers + job.numbers > self._merged_numbers:
+        while lane and len(taken) < most:
+            job = next(iter(lane))
+            if taken and numbers + job.numbers > most_numbers:
                 break
-            if self._lookups.pop().begin():
+            if lane.pop().begin():
                 taken.append(job)
                 numbers += job.numbers
         return taken

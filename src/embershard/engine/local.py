@@ -26,9 +26,9 @@ class LocalEngine(Engine):
 
     name = "local"
 
-    def __init__(self, config: Config, world: World) -> None:
+    def __init__(self, config: Config, world: World, *, seeded: bool = True) -> None:
         self._kernels: dict[str, SplitTableBatchedEmbeddingBagsCodegen] = {}
-        super().__init__(config, world)
+        super().__init__(config, world, seeded=seeded)
 
     def make_shard(self, group: Group) -> Shard:
         """As `Engine.make_shard`."""

@@ -36,8 +36,9 @@ class Session:
         """
         read = self.collection.read(batches)
         curious = [read] if with_counts else []
-        work, now_s, _ = self._agree(work_of_reads(self.engine, [read], curious), _time(now_s))
-        return steps.look_up(self.engine, [read], curious, work, now_s)[0]
+        work, now_s, _ = self._agree(work_of_reads([read], curious), _time(now_s))
+        steps.sight(self.engine, [read], work, now_s)
+        return steps.look_up(self.engine, [read], curious, work)[0]
 
     def update(self, updates: Sequence[FeatureUpdate], *, now_s: int | None = None) -> None:
         """Applies gradients, values and parents; `now_s` is the time if it isn't now; rank 0's counts.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Kept = list[tuple[Tensor, Tensor, Tensor]]
 """Tensors, rows of them, and what those were."""
 
+Watcher = Callable[[Tensor], None]
+"""Is told which rows of a shard are about to change, each perhaps several times."""
 
 _MOST = torch.iinfo(torch.int32).max
 """Where counts stop."""
@@ -54,6 +56,8 @@ class Shard:
     """int32 [block_rows]: how often updates have named an id that has the row; likewise."""
     frozen: Tensor
     """uint8 [block_rows]: 1 if the row stays as it is."""
+    watchers: list[Watcher] = field(default_factory=list)
+    """Who wants to see rows before they change."""
 
     @classmethod
     def of(cls, group: Group, rank: int, weight: Tensor, state: Tensor | None) -> Shard:
@@ -64,14 +68,23 @@ class Shard:
             group=group, rank=rank, weight=weight, state=state, updates=updates, sightings=sightings, frozen=frozen
         )
 
+    @property
+    def kinds(self) -> dict[str, Tensor]:
+        """All that there is of each row, one tensor a kind: `weight`, `sum` if any, and the books."""
+        learned = {"weight": self.weight} if self.state is None else {"weight": self.weight, "sum": self.state}
+        return learned | {"updates": self.updates, "sightings": self.sightings, "frozen": self.frozen}
+
+    def clear(self) -> None:
+        """Every row zeros, as if it had never been told how rows start."""
+        for tensor in self.kinds.values():
+            tensor.zero_()
+
     def initialise(self, seed: int, progress: Callable[[int], object], known: Mapping[str, int] | None = None) -> None:
         """Every row as it is before any update; the first `known` rows of each matrix are left empty, to be copied.
 
         `seed` is the collection's; `progress` is told of rows done.
         """
-        for tensor in (self.weight, self.state, self.updates, self.sightings, self.frozen):
-            if tensor is not None:
-                tensor.zero_()
+        self.clear()
         for slot in self.group.slots.values():
             start, stop = slot.held(self.rank)
             first = min(max(start, (known or {}).get(slot.matrix.name, 0)), stop)
@@ -80,6 +93,7 @@ class Shard:
 
     def write(self, local_M: Tensor, values_MD: Tensor, start: Start) -> None:
         """Overwrites rows of this shard with [M, kernel_dim], each at most once."""
+        self._tell(local_M)
         if start is not Start.NONE:
             for tensor in (self.state, self.updates, self.sightings, self.frozen):
                 if tensor is not None:
@@ -90,7 +104,8 @@ class Shard:
         self.weight.index_copy_(0, local_M, values_MD.clamp(-largest, largest).to(self.weight))
 
     def hold(self, local_M: Tensor) -> Kept:
-        """Remembers those of the rows that are frozen, before a step of the optimizer."""
+        """Precedes every step of the optimizer: remembers those of the rows that are frozen."""
+        self._tell(local_M)
         rows = local_M[self.frozen[local_M] != 0]
         if not len(rows):
             return []
@@ -110,11 +125,16 @@ class Shard:
 
     def freeze(self, local_M: Tensor, *, frozen: bool) -> None:
         """Has rows stay bit for bit as they are, or no longer."""
+        self._tell(local_M)
         self.frozen.index_fill_(0, local_M, int(frozen))
 
     def books(self, local_M: Tensor) -> Tensor:
         """int32 [M, 3]: updates, sightings, and whether the row is frozen."""
         return torch.stack([self.updates[local_M], self.sightings[local_M], self.frozen[local_M].int()], dim=1)
+
+    def _tell(self, local_M: Tensor) -> None:
+        for watcher in self.watchers:
+            watcher(local_M)
 
     def _count(self, local_M: Tensor) -> None:
         """One update a row, however often it was named; every naming is a sighting."""
@@ -127,7 +147,7 @@ class Shard:
     def tensors(self, matrix: str) -> dict[str, Tensor]:
         """Views of one matrix's rows on this rank: `weight` [n, D], `sum` [n] or [n, D] if any, and the books [n]."""
         local = self.group.slots[matrix].local(self.rank)
-        views = {"weight": self.weight[local, : self.group.dim]}
-        if self.state is not None:
-            views["sum"] = self.state[local] if self.state.ndim == 1 else self.state[local, : self.group.dim]
-        return views | {name: getattr(self, name)[local] for name in ("updates", "sightings", "frozen")}
+        return {
+            kind: tensor[local] if tensor.ndim == 1 else tensor[local, : self.group.dim]
+            for kind, tensor in self.kinds.items()
+        }

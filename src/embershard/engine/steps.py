@@ -1,6 +1,6 @@
-"""What all ranks do together in a tick: look up, and update.
+"""What all ranks do together: look up, and update.
 
-`serve` gets both from the ticker; whoever has no ticker (a test, a benchmark, a training job) calls them itself.
+A service does both in ticks; whoever has no ticker (a test, a benchmark, a training job) has a `Session`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ class Found:
     """What is known of the ids of each feature; empty unless asked for."""
 
 
-def look_up(engine: Engine, reads: Sequence[Read], curious: Sequence[Read], work: Work, now_s: int) -> list[Found]:
+def look_up(engine: Engine, reads: Sequence[Read], curious: Sequence[Read], work: Work) -> list[Found]:
     """Joint: one gather for the lookups of all ranks; those that are `curious` also get counts."""
-    admission.sight(engine, admission.sightings_of_reads(engine, reads), work.sight, now_s)
     settled = {read: read.settled(engine.settle) for read in reads}
     stored = _stored(settled.values(), lambda rows: engine.gather(rows, work.gather))
     books = _stored([settled[read] for read in curious], lambda rows: engine.books(rows, work.books))
@@ -46,6 +45,11 @@ def look_up(engine: Engine, reads: Sequence[Read], curious: Sequence[Read], work
         Found(vectors=read.answer(stored, engine.projections), counts=read.counts(books) if asked in curious else [])
         for asked, read in settled.items()
     ]
+
+
+def sight(engine: Engine, reads: Sequence[Read], work: Work, now_s: int) -> None:
+    """Joint: counts what lookups have named of the tables whose lookups are sightings; that admits nobody."""
+    admission.sight(engine, admission.sightings_of_reads(reads), work.sight, now_s)
 
 
 def _stored(reads: Iterable[Read], get: Callable[[ByMatrix], ByMatrix]) -> ByPart:

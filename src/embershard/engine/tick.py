@@ -1,8 +1,8 @@
 """The tick: one engine thread a rank, in lock-step with its peers.
 
 In a tick all ranks first agree on what any of them brings (one small sum), then take part in the same joint steps, in
-one order: lookups, gradients, values, actions. A rank that brings nothing takes part with nothing. Lookups read the
-version that was there when the tick began; a tick that changes rows makes the next version.
+one order: lookups, entries, actions. A rank that brings nothing takes part with nothing. Lookups read the version that
+was there when the tick began; every entry makes the next version.
 
 A failure inside a tick would leave ranks in different states, so it ends the process, and its peers with it: requests
 are checked before they come here.
@@ -19,33 +19,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from embershard.change import Change
-from embershard.engine.jobs import ActionJob, Answer, Job, JobQueue, Load, LookupJob, UpdateJob
-from embershard.engine.steps import look_up, update
-from embershard.engine.work import Agreement, Work, work_of_change, work_of_reads
-from embershard.errors import EmbershardError, Unavailable
+from embershard.engine.jobs import ActionJob, Answer, Job, JobQueue, Load, LookupJob
+from embershard.engine.pipeline import Brought, Log, Pipeline
+from embershard.engine.steps import look_up
+from embershard.engine.work import Agreement, Work, work_of_reads
+from embershard.errors import EmbershardError, InvalidInput, Unavailable
 
 if TYPE_CHECKING:
-    from embershard.config import LimitSpec
-    from embershard.engine.base import Engine
+    from embershard.collection import Collection
+    from embershard.engine.replica import Replica
 
 HEARTBEAT_S = 1.0
 """A sleeping group of several ranks ticks this often, so that a dead peer is noticed."""
 MERGED_LOOKUPS = 64
 """Lookups of one rank that share a tick where a tick is joint; alone, merging gains nothing."""
 
+Action = Callable[[Any], Any]
+"""Something that all ranks do together in a tick, told what the caller of one of them said; it changes no row.
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Action:
-    """Something that all ranks do together in a tick, as `run(version, request)`.
-
-    An EmbershardError that it raises must be raised on every rank, and is its caller's answer.
-    """
-
-    run: Callable[[int, Any], Any]
-    """Called on every rank, with what the caller of one of them said."""
-    changes: bool = False
-    """Whether a new version comes of it."""
+An EmbershardError that it raises must be raised on every rank, and is its caller's answer.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,45 +49,68 @@ class _Agreed:
     now_s: int
     """The time on rank 0's clock, in seconds since 1970."""
     more: bool
-    """Whether the next tick follows at once."""
+    """Whether lookups wait for the next tick."""
     asked_to_leave: bool
     all_ready: bool
+    pinned: bool
+    """Whether lookups name loaded snapshots."""
+    entries: Brought
+    """What becomes of entries."""
 
 
 class Ticker:
-    """Runs an engine in ticks, on a thread of its own.
+    """Runs a replica in ticks, on a thread of its own.
 
-    A tick that has one of the `actions` runs it on every rank; `farewell` is one more, for the last tick.
+    A tick that has one of the `actions` runs it on every rank; `farewell` is one more, for the last tick. Between ticks
+    it does `chore`, one after the other as long as it returns True: what this rank alone has to do with its rows.
     `asked_to_leave` is called once, from the engine's thread, when any rank wants the group to leave; `lost` once, when
     the engine can't go on.
     """
 
     def __init__(
         self,
-        engine: Engine,
-        limits: LimitSpec,
+        replica: Replica,
+        log: Log | None,
         *,
-        version: int,
         actions: Mapping[str, Action],
-        farewell: Callable[[int], None],
+        chore: Callable[[], bool],
+        farewell: Callable[[], None],
         asked_to_leave: Callable[[], None],
         lost: Callable[[BaseException], None],
     ) -> None:
-        self.version = version
-        self._engine, self._world = engine, engine.world
-        self._actions, self._farewell = actions, farewell
+        self._replica, self._world = replica, replica.engine.world
+        self._actions, self._chore, self._farewell = actions, chore, farewell
         self._asked_to_leave, self._lost = asked_to_leave, lost
-        self._agreement = Agreement(engine, list(actions))
+        self._agreement = Agreement(replica.engine, list(actions))
         self._now_s = 0
         alone = self._world.size == 1
         self._heartbeat_s = float("inf") if alone else HEARTBEAT_S
-        self._queue = JobQueue(limits, merged_lookups=1 if alone else MERGED_LOOKUPS)
+        config = replica.engine.config
+        self._queue = JobQueue(config.limits, merged_lookups=1 if alone else MERGED_LOOKUPS)
+        self._pipeline = Pipeline(replica, self._queue, log, config)
         self._wake = self._queue.changed
         # How often the group slept, the last sleep from which it was woken, and whether it doesn't sleep now.
         self._sleeps, self._woken, self._awake = 0, -1, False
+        # Whether lookups of any rank had to wait for this tick.
+        self._waited = False
         # Whether this rank asked the group to leave, is ready to, and hasn't told its peers yet.
         self._asks, self._ready, self._news, self._told = False, False, False, False
         self._thread = threading.Thread(target=self._run, name="engine")
+
+    @property
+    def version(self) -> int:
+        """What lookups read now."""
+        return self._replica.version
+
+    @property
+    def applied_s(self) -> float:
+        """Seconds that applying entries has taken."""
+        return self._pipeline.applied_s
+
+    @property
+    def collection(self) -> Collection:
+        """What requests are checked against."""
+        return self._replica.collection
 
     def start(self) -> None:
         """Begins to tick."""
@@ -115,6 +131,10 @@ class Ticker:
         self._queue.put(job)
         return job.done
 
+    def nudge(self) -> None:
+        """Tells that there are chores; from any thread."""
+        self._queue.nudge()
+
     def leave(self, *, ready: bool) -> None:
         """Asks all ranks to leave. A rank that brings nothing more is ready, and the group leaves once all are."""
         with self._wake:
@@ -126,10 +146,13 @@ class Ticker:
             if self._world.device.type == "cuda":
                 torch.cuda.set_device(self._world.device)  # the present device is a thread's own
             while self._tick(self._next()):
-                pass
-            self._farewell(self.version)
+                self._chore()
+            self._farewell()
             self._queue.close(Unavailable("the server is stopping; try again in a moment, or elsewhere"))
         except BaseException as error:  # ranks may differ now, whatever it was: the process must end
+            self._pipeline.end(
+                Unavailable("the server's engine failed and must start again; this may have been applied")
+            )
             self._fail(error)
 
     def _hear(self, number: int) -> None:
@@ -142,29 +165,36 @@ class Ticker:
             self._lost(error)
 
     def _next(self) -> Load:
-        """What this rank brings to the next tick; sleeps until any rank brings something."""
-        with self._wake:
-            load = self._queue.take(self.version)
-            if self._awake:
-                return load
-            heartbeat = time.monotonic() + self._heartbeat_s
-            while not (load.jobs or self._news or self._woken >= self._sleeps):
-                wait_s = min(heartbeat, self._queue.next_deadline()) - time.monotonic()
-                if heartbeat <= time.monotonic():
-                    break
-                self._wake.wait(None if wait_s == float("inf") else min(max(wait_s, 0), threading.TIMEOUT_MAX))
+        """What this rank brings to the next tick; does its chores, and sleeps, until any rank brings something."""
+        heartbeat = time.monotonic() + self._heartbeat_s
+        working = True
+        while True:
+            with self._wake:
                 load = self._queue.take(self.version)
-            self._news = False
-        return load
+                wanted = load.jobs or self._news or self._pipeline.due or self._woken >= self._sleeps
+                if self._awake or wanted or heartbeat <= time.monotonic():
+                    self._news = False
+                    return load
+                if not working and not self._queue.nudged:
+                    wait_s = min(heartbeat, self._queue.next_deadline()) - time.monotonic()
+                    self._wake.wait(None if wait_s == float("inf") else min(max(wait_s, 0), threading.TIMEOUT_MAX))
+                self._queue.nudged = False
+            working = self._chore()
 
     def _tick(self, load: Load) -> bool:
         """One joint tick; False once all ranks have left."""
         try:
             if not self._awake and self._woken < self._sleeps:
                 self._world.wake(self._sleeps)
+            load.lookups = [job for job in load.lookups if self._fits(job)]
             agreed = self._agree(load)
-            self._look_up(load.lookups, agreed)
-            self._update(load.update, agreed)
+            start = time.perf_counter()
+            serving = [job for job in load.lookups if not job.pinned]
+            self._look_up(serving, agreed)
+            if agreed.pinned:
+                self._look_up_pinned([job for job in load.lookups if job.pinned])
+            self._pipeline.note([job.read for job in serving], time.perf_counter() - start)
+            self._pipeline.advance(agreed.entries, agreed.now_s)
             for name in sorted(agreed.work.action):
                 self._act(name, [job for job in load.actions if job.action == name])
         except BaseException:
@@ -174,40 +204,71 @@ class Ticker:
         if agreed.asked_to_leave and not self._told:
             self._told = True
             self._asked_to_leave()
-        self._awake = agreed.more
-        self._sleeps += not agreed.more
-        return not agreed.all_ready
+        left = agreed.all_ready and self._pipeline.idle
+        self._waited, self._awake = agreed.more, agreed.more or self._pipeline.busy
+        self._sleeps += not self._awake
+        return not left
+
+    def _fits(self, job: LookupJob) -> bool:
+        """Whether a lookup can be done: tables may have changed since it was prepared."""
+        if not job.pinned and job.read.generation != self.collection.generation:
+            try:
+                job.read = self.collection.again(job.read)
+            except InvalidInput as refusal:
+                job.refuse(refusal)
+                return False
+        return True
 
     def _agree(self, load: Load) -> _Agreed:
         """Joint: adds up what all ranks bring."""
-        reads = [job.read for job in load.lookups]
-        curious = [job.read for job in load.lookups if job.with_counts]
-        mine = work_of_reads(self._engine, reads, curious)
+        serving = [job for job in load.lookups if not job.pinned]
+        mine = work_of_reads([job.read for job in serving], [job.read for job in serving if job.with_counts])
         mine |= Work(action=frozenset(job.action for job in load.actions))
-        mine |= work_of_change(load.update.change) if load.update else Work()
         self._now_s = max(self._now_s, int(time.time()))  # a clock that is set back makes nothing younger
-        work, now_s, (more, asks, ready) = self._agreement(mine, self._now_s, load.more, self._asks, self._ready)
+        entries = self._pipeline.brings(lookups=self._waited or bool(load.lookups))
+        pinned = len(load.lookups) - len(serving)
+        work, now_s, (more, asks, ready, pinned, *brought) = self._agreement(
+            mine, self._now_s, load.more, self._asks, self._ready, pinned, *entries
+        )
         return _Agreed(
-            work=work, now_s=now_s, more=more > 0, asked_to_leave=asks > 0, all_ready=ready == self._world.size
+            work=work,
+            now_s=now_s,
+            more=more > 0,
+            asked_to_leave=asks > 0,
+            all_ready=ready == self._world.size,
+            pinned=pinned > 0,
+            entries=Brought(*brought),
         )
 
     def _look_up(self, jobs: Sequence[LookupJob], agreed: _Agreed) -> None:
         """Joint: one gather for all lookups of all ranks."""
-        reads = [job.read for job in jobs]
-        curious = [job.read for job in jobs if job.with_counts]
-        for job, found in zip(jobs, look_up(self._engine, reads, curious, agreed.work, agreed.now_s), strict=True):
+        reads, curious = [job.read for job in jobs], [job.read for job in jobs if job.with_counts]
+        for job, found in zip(jobs, look_up(self._replica.engine, reads, curious, agreed.work), strict=True):
             job.done.set_result(Answer(vectors=found.vectors, counts=found.counts, version=self.version))
 
-    def _update(self, job: UpdateJob | None, agreed: _Agreed) -> None:
-        """Joint: what all ranks' updates change, as the next version."""
-        refusal = None
-        if agreed.work.updates:
-            refusal = update(self._engine, job.change if job else Change.nothing(), agreed.work, agreed.now_s)
-        self.version += agreed.work.changes
-        if job and refusal is None:
-            job.done.set_result(self.version)
-        elif job and refusal:
-            job.refuse(refusal)
+    def _look_up_pinned(self, jobs: Sequence[LookupJob]) -> None:
+        """Joint: one gather for each loaded snapshot that any rank's lookups name."""
+        mine: dict[int, list[LookupJob]] = {}
+        for job in jobs:
+            mine.setdefault(job.pinned, []).append(job)
+        brought = self._world.gather(
+            {
+                version: work_of_reads([job.read for job in of_it], [job.read for job in of_it if job.with_counts])
+                for version, of_it in mine.items()
+            }
+        )
+        for version in sorted({version for of_rank in brought for version in of_rank}):
+            of_it = mine.get(version, [])
+            if (engine := self._replica.loaded.get(version)) is None:
+                for job in of_it:
+                    job.refuse(InvalidInput(f"version {version:,} was just taken out of memory; load it again"))
+                continue
+            work = Work()
+            for of_rank in brought:
+                work |= of_rank.get(version, Work())
+            reads, curious = [job.read for job in of_it], [job.read for job in of_it if job.with_counts]
+            for job, found in zip(of_it, look_up(engine, reads, curious, work), strict=True):
+                job.done.set_result(Answer(vectors=found.vectors, counts=found.counts, version=version))
 
     def _act(self, name: str, jobs: Sequence[ActionJob]) -> None:
         """Joint: does what the callers of all ranks ask for, one after the other."""
@@ -215,11 +276,10 @@ class Ticker:
             for number, request in enumerate(requests):
                 mine = jobs[number] if rank == self._world.rank else None
                 try:
-                    result = self._actions[name].run(self.version, request)
+                    result = self._actions[name](request)
                 except EmbershardError as refusal:
                     if mine:
                         mine.refuse(refusal)
                 else:
-                    self.version += self._actions[name].changes
                     if mine:
-                        mine.done.set_result((result, self.version))
+                        mine.done.set_result(result)

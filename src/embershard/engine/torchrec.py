@@ -35,11 +35,11 @@ class TorchRecEngine(Engine):
 
     name = "torchrec"
 
-    def __init__(self, config: Config, world: World) -> None:
+    def __init__(self, config: Config, world: World, *, seeded: bool = True) -> None:
         self._modules: dict[str, ShardedEmbeddingCollection] = {}
         # The gradients of all ranks are summed, as they are in one process, and not averaged.
         set_gradient_division(False)
-        super().__init__(config, world)
+        super().__init__(config, world, seeded=seeded)
 
     def make_shard(self, group: Group) -> Shard:
         """As `Engine.make_shard`."""

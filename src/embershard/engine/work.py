@@ -26,7 +26,7 @@ class Work:
     books: frozenset[str] = NONE
     """Matrices of whose rows lookups want to know how often they were updated and sighted."""
     sight: frozenset[str] = NONE
-    """Tables whose vocabularies count lookups."""
+    """Tables whose lookups are sightings."""
     admit: frozenset[str] = NONE
     """Tables whose vocabularies may let ids in for an update."""
     read: frozenset[str] = NONE
@@ -40,28 +40,17 @@ class Work:
     action: frozenset[str] = NONE
     """Names of actions."""
 
-    @property
-    def updates(self) -> bool:
-        """Whether there is an update."""
-        return bool(self.admit or self.apply or self.write or self.start)
-
-    @property
-    def changes(self) -> bool:
-        """Whether a new version comes of it: sightings are worth one, too, as they may not be lost."""
-        return self.updates or bool(self.sight)
-
     def __or__(self, other: Work) -> Work:
         """What either does."""
         return Work(**{step.name: getattr(self, step.name) | getattr(other, step.name) for step in fields(self)})
 
 
-def work_of_reads(engine: Engine, reads: Sequence[Read], curious: Sequence[Read]) -> Work:
+def work_of_reads(reads: Sequence[Read], curious: Sequence[Read]) -> Work:
     """What lookups take, of which the `curious` want to know more of their ids."""
-    tables = {part.table.name for read in reads for part in read.parts}
     return Work(
         gather=frozenset(matrix for read in reads for matrix in read.rows),
         books=frozenset(matrix for read in curious for matrix in read.rows),
-        sight=frozenset(table for table in tables if engine.counts_lookups(table)),
+        sight=frozenset(part.table.name for read in reads for part in read.parts if part.table.counts_lookups),
     )
 
 

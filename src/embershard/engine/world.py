@@ -12,8 +12,10 @@ import contextlib
 import importlib.metadata
 import itertools
 import os
+import pickle
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -50,6 +52,20 @@ class World(ABC):
         """Joint: every rank's item, on every rank."""
 
     @abstractmethod
+    def collect(self, item: Any) -> list[Any]:
+        """Joint: every rank's item, on rank 0; nothing on the others."""
+
+    @abstractmethod
+    def meet(self, key: str, item: Any, *, timeout_s: float | None = None) -> list[Any]:
+        """Joint, for threads beside the tick, which has the collectives to itself: every rank's item, on every rank.
+
+        Ranks meet by a key; those that meet by it again come in the same order.
+
+        Raises:
+            Unavailable: a rank hasn't come in time: the group's timeout, unless another is given.
+        """
+
+    @abstractmethod
     def listen(self, woken: Callable[[int], None], lost: Callable[[BaseException], None]) -> None:
         """From another thread, runs `woken(n)` when a rank wakes all from their n-th sleep, `lost` if none is heard."""
 
@@ -78,6 +94,14 @@ class SoloWorld(World):
         """As `World.gather`."""
         return [item]
 
+    def collect(self, item: Any) -> list[Any]:
+        """As `World.collect`."""
+        return [item]
+
+    def meet(self, key: str, item: Any, *, timeout_s: float | None = None) -> list[Any]:  # noqa: ARG002  # alone
+        """As `World.meet`."""
+        return [item]
+
     def listen(self, woken: Callable[[int], None], lost: Callable[[BaseException], None]) -> None:
         """Nobody else can wake it."""
 
@@ -104,6 +128,7 @@ class TorchWorld(World):
         dist.init_process_group(backend, store=meeting, rank=self.rank, world_size=self.size, timeout=self._timeout)
         # The listener blocks its connection to the store, so that waking needs one of its own.
         self._wakes, self._heard = self._connect(), self._connect()
+        self._met: Counter[str] = Counter()
         self._left = False
 
     def _connect(self, *, hosts: bool = False) -> dist.Store:
@@ -125,6 +150,31 @@ class TorchWorld(World):
         """As `World.gather`."""
         items: list[Any] = [None] * self.size
         dist.all_gather_object(items, item)
+        return items
+
+    def collect(self, item: Any) -> list[Any]:
+        """As `World.collect`."""
+        items: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        dist.gather_object(item, items)
+        return items or []
+
+    def meet(self, key: str, item: Any, *, timeout_s: float | None = None) -> list[Any]:
+        """As `World.meet`."""
+        timeout = self._timeout if timeout_s is None else timedelta(seconds=timeout_s)
+        self._met[key] += 1
+        place = f"meet/{key}/{self._met[key]}"
+        store = self._connect()  # of its own, as whoever waits on one keeps all others from it
+        store.set(f"{place}/{self.rank}", pickle.dumps(item))  # type: ignore[arg-type]  # bytes do
+        items = []
+        for rank in range(self.size):
+            try:
+                store.wait([f"{place}/{rank}"], timeout)
+                items.append(pickle.loads(store.get(f"{place}/{rank}")))  # noqa: S301  # as torch's own gather does
+            except dist.DistError as error:
+                raise Unavailable(f"rank {rank} hasn't come to meet for {key}: {error}") from error
+        if store.add(f"{place}/left", 1) == self.size:
+            for name in ("left", *range(self.size)):
+                store.delete_key(f"{place}/{name}")
         return items
 
     def wake(self, number: int) -> None:

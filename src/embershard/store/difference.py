@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from embershard.config import layout_difference
+from embershard.store.loading import read_tensors
 from embershard.store.offline import BLOCK_ROWS, config_of, rows_of_ids
-from embershard.store.snapshot import read_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,7 +18,7 @@ class DataDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
-        self.snapshots = self.path / "snapshots"
+        self.snapshots, self.log = self.path / "snapshots", self.path / "log"
         self._lock: TextIO | None = None
 
     def hold(self, world: World) -> None:

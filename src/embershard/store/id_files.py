@@ -1,12 +1,13 @@
-"""The files of a snapshot that tell which ids own which rows: one a table, of a vocabulary or a list of names.
+"""The files of a snapshot that tell who is known: one a table that knows its ids by name, and one of the clients.
 
 ids-query.safetensors      the whole state of a vocabulary, its counts and candidates, too
 ids-word.safetensors       the names of a table of direct ids, in the order of its rows
+clients.safetensors        what each client has sent
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,15 @@ from safetensors.numpy import load_file, save_file
 from embershard import codec
 from embershard.config import DirectIds
 from embershard.errors import SnapshotError
+from embershard.store.manifest import RESTORE
 
 if TYPE_CHECKING:
     from embershard.config import Config
-    from embershard.vocabulary import Vocabulary
 
+State = Mapping[str, Any]
+"""Arrays, and a list of strings as `names`."""
+CLIENTS = "clients.safetensors"
+"""The name of the file of clients."""
 _NAMES = ("text", "ends", "there")
 
 
@@ -29,15 +34,20 @@ def id_file(table: str) -> str:
     return f"ids-{table}.safetensors"
 
 
-def write_id_files(folder: Path, config: Config, vocabularies: dict[str, Vocabulary]) -> None:
-    """Writes those of all tables that have any."""
+def write_id_files(
+    folder: Path, config: Config, vocabularies: Mapping[str, State], clients: State | None
+) -> Iterator[Path]:
+    """Writes those of all tables that have any, and that of clients if they are known; the caller sees to the disk."""
+    states = {id_file(name): state for name, state in vocabularies.items()}
     for table in config.tables:
-        if table.name in vocabularies:
-            state = vocabularies[table.name].state()
-            names = codec.pack_strings(state.pop("names"))
-            save_file(state | names, folder / id_file(table.name))
-        elif isinstance(table.ids, DirectIds) and table.ids.names is not None:
-            save_file(codec.pack_strings(table.ids.name_list.names), folder / id_file(table.name))
+        if isinstance(table.ids, DirectIds) and table.ids.names is not None:
+            states[id_file(table.name)] = {"names": table.ids.name_list.names}
+    if clients is not None:
+        states[CLIENTS] = clients
+    for name, state in states.items():
+        arrays = {key: array for key, array in state.items() if key != "names"}
+        save_file(arrays | codec.pack_strings(state["names"]), folder / name)
+        yield folder / name
 
 
 def read_id_file(folder: Path, table: str) -> dict[str, Any]:
@@ -46,15 +56,27 @@ def read_id_file(folder: Path, table: str) -> dict[str, Any]:
     Raises:
         SnapshotError: it is damaged.
     """
-    path = folder / id_file(table)
+    return _read(folder / id_file(table))
+
+
+def read_clients(folder: Path) -> dict[str, Any]:
+    """As `Clients.state`; {} if it wasn't written.
+
+    Raises:
+        SnapshotError: it is damaged.
+    """
+    return _read(folder / CLIENTS)
+
+
+def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
         arrays = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise SnapshotError(f"{path}: can't be read: {error}") from error
-    state: dict[str, Any] = {name: array for name, array in arrays.items() if name not in _NAMES}
-    return state | {"names": codec.unpack_strings(arrays)}
+        names = codec.unpack_strings(arrays)
+    except (OSError, SafetensorError, KeyError, UnicodeDecodeError) as error:
+        raise SnapshotError(f"{path}: can't be read ({type(error).__name__}: {error}); {RESTORE}") from error
+    return {name: array for name, array in arrays.items() if name not in _NAMES} | {"names": names}
 
 
 def names_of(state: dict[str, Any]) -> Iterator[tuple[int | str, int]]:

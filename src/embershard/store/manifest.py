@@ -11,16 +11,33 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from embershard.errors import SnapshotError
+from embershard.store.files import sync_folder
 
 MANIFEST = "manifest.json"
-FORMAT = 2
+FORMAT = 3
 
-_RESTORE = "restore it from a copy, or move the folder away to start from the snapshot before it"
+RESTORE = "restore it from a copy, or move the folder away to start from the snapshot before it"
+"""What to do about a damaged snapshot."""
+
+_TABLE = {"rows": int, "dim": int, "features": [str], "ids": {"kind": str}, "pooling": str, "dtype": str}
+_SHAPE = {
+    "collection": str,
+    "fingerprint": str,
+    "layout": {"seed": int, "tables": {...: _TABLE}},
+    "optimizers": {...: str},
+    "version": int,
+    "world_size": int,
+    "torch": str,
+    "tensors": {...: {"dtype": str, "shape": [int], "checksum": str}},
+    "files": {...: {"bytes": int, "sha256": str}},
+}
+"""What a manifest has at least; `...` stands for any key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +47,8 @@ class Snapshot:
     path: Path
     """Its folder."""
     manifest: dict[str, Any]
-    """See `save`."""
+    """As `_SHAPE` says: layout and optimizers are the configuration's, `tensors` tells of each what its rows add up to
+    (see `checksum`), whatever ranks wrote them."""
 
     @property
     def version(self) -> int:
@@ -43,31 +61,52 @@ class Snapshot:
         return sum(int(file["bytes"]) for file in self.manifest["files"].values())
 
     @property
+    def world_size(self) -> int:
+        """Ranks that wrote it."""
+        return int(self.manifest["world_size"])
+
+    @property
+    def tensors(self) -> dict[str, dict[str, Any]]:
+        """{tensor: its dtype, shape and checksum}."""
+        tensors: dict[str, dict[str, Any]] = self.manifest["tensors"]
+        return tensors
+
+    @property
     def rows(self) -> dict[str, int]:
         """{table: its rows}, which a table that has grown has more of than its configuration said."""
         return {name: int(table["rows"]) for name, table in self.manifest["layout"]["tables"].items()}
 
-    def verify(self, names: list[str] | None = None) -> None:
-        """Compares files (all, or these) with the manifest.
+    def check_files(self) -> None:
+        """Compares the folder with the manifest, as far as it can be done without reading files.
 
         Raises:
-            SnapshotError: a file is missing, cut, changed, or not of this snapshot.
+            SnapshotError: a file is missing, cut, or not of this snapshot.
         """
         files = self.manifest["files"]
         present = {path.name for path in self.path.iterdir()} - {MANIFEST}
         if strangers := present - files.keys():
             raise SnapshotError(f"{self.path}: {sorted(strangers)[0]} is not of this snapshot; move it away")
-        for name in files if names is None else names:
+        for name, told in files.items():
             if name not in present:
-                raise SnapshotError(f"{self.path}: {name} is missing; {_RESTORE}")
+                raise SnapshotError(f"{self.path}: {name} is missing; {RESTORE}")
             size = (self.path / name).stat().st_size
-            if size != files[name]["bytes"]:
+            if size != told["bytes"]:
                 raise SnapshotError(
-                    f"{self.path}: {name} has {size:,} bytes, not {files[name]['bytes']:,}: it is truncated or "
-                    f"changed; {_RESTORE}"
+                    f"{self.path}: {name} has {size:,} bytes, not {told['bytes']:,}: it is truncated or changed; "
+                    f"{RESTORE}"
                 )
+
+    def verify(self, names: Iterable[str] | None = None) -> None:
+        """Compares files (all, or these) with their checksums, too.
+
+        Raises:
+            SnapshotError: as `check_files`, or a file is damaged.
+        """
+        self.check_files()
+        files = self.manifest["files"]
+        for name in files if names is None else names:
             if _sha256(self.path / name) != files[name]["sha256"]:
-                raise SnapshotError(f"{self.path}: the checksum of {name} is wrong: it is damaged; {_RESTORE}")
+                raise SnapshotError(f"{self.path}: the checksum of {name} is wrong: it is damaged; {RESTORE}")
 
 
 def list_snapshots(folder: Path) -> list[Path]:
@@ -88,19 +127,68 @@ def open_snapshot(path: Path) -> Snapshot:
         manifest = json.loads((path / MANIFEST).read_bytes())
         checksum, known = manifest.pop("checksum"), manifest["format"]
     except OSError as error:
-        raise SnapshotError(f"{path}: can't read {MANIFEST}: {error.strerror}; {_RESTORE}") from error
+        raise SnapshotError(f"{path}: can't read {MANIFEST}: {error.strerror}; {RESTORE}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SnapshotError(f"{path}: {MANIFEST} is damaged ({error}); {_RESTORE}") from error
+        raise SnapshotError(f"{path}: {MANIFEST} is damaged ({error}); {RESTORE}") from error
     if known != FORMAT:
         raise SnapshotError(
             f"{path}: has format {known}, and this release reads {FORMAT}; serve it with the release that wrote it, or "
             "move the folder away to start anew"
         )
     if checksum != _checksum(manifest):
-        raise SnapshotError(f"{path}: the checksum of {MANIFEST} is wrong: it is damaged; {_RESTORE}")
+        raise SnapshotError(f"{path}: the checksum of {MANIFEST} is wrong: it is damaged; {RESTORE}")
+    misfit = _misfit(manifest, _SHAPE, "")
+    if not misfit and manifest["optimizers"].keys() != manifest["layout"]["tables"].keys():
+        misfit = "optimizers are of other tables than layout.tables"
+    if not misfit and not all(told["shape"] for told in manifest["tensors"].values()):
+        misfit = "a tensor has no rows"
+    if misfit:
+        raise SnapshotError(f"{path}: {MANIFEST} is no manifest, as {misfit}; {RESTORE}")
     if path.name != f"{manifest.get('version'):012d}":
         raise SnapshotError(f"{path}: holds version {manifest.get('version')}; rename the folder back to that number")
     return Snapshot(path=path, manifest=manifest)
+
+
+def _misfit(found: Any, wanted: Any, where: str) -> str | None:
+    """Where something that was read isn't as it should be."""
+    if isinstance(wanted, type):
+        return None if isinstance(found, wanted) else f"{where} is {found!r}"
+    if not isinstance(found, type(wanted)):
+        return f"{where} is {found!r}"
+    if isinstance(wanted, list):
+        return next((told for item in found if (told := _misfit(item, wanted[0], where))), None)
+    for key, inner in wanted.items():
+        if key is not ... and key not in found:
+            return f"{where}.{key} is missing".lstrip(".")
+        for name in found if key is ... else [key]:
+            if told := _misfit(found[name], inner, f"{where}.{name}".lstrip(".")):
+                return told
+    return None
+
+
+def find_snapshot(path: Path) -> Snapshot:
+    """The snapshot whose folder this is, or the newest of a data directory or of its folder `snapshots`.
+
+    Raises:
+        SnapshotError: there is none, or its manifest is damaged.
+    """
+    here = path.resolve()
+    if (here / MANIFEST).exists():
+        return open_snapshot(here)
+    return open_snapshot(snapshots_in(path)[-1])
+
+
+def snapshots_in(path: Path) -> list[Path]:
+    """Folders of the snapshots of a data directory, or of its folder `snapshots`, oldest first.
+
+    Raises:
+        SnapshotError: there is none.
+    """
+    here = path.resolve()
+    found = list_snapshots(here) or list_snapshots(here / "snapshots")
+    if not found:
+        raise SnapshotError(f"{path}: there is no snapshot; give the folder of one, or the --data-dir of a server")
+    return found
 
 
 def complete(partial: Path, final: Path, manifest: dict[str, Any]) -> None:
@@ -109,22 +197,14 @@ def complete(partial: Path, final: Path, manifest: dict[str, Any]) -> None:
         json.dump({**manifest, "checksum": _checksum(manifest)}, file, indent=2)
         file.flush()
         os.fsync(file.fileno())
-    _sync_folder(partial)
+    sync_folder(partial)
     partial.rename(final)
-    _sync_folder(final.parent)
+    sync_folder(final.parent)
 
 
 def describe_file(path: Path) -> dict[str, Any]:
     """What a manifest says of a file that was just written, once the disk has it."""
     return {"bytes": path.stat().st_size, "sha256": _sha256(path, sync=True)}
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _checksum(manifest: dict[str, Any]) -> str:

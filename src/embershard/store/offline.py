@@ -11,17 +11,18 @@ import numpy as np
 
 from embershard.arrays import tensor_of
 from embershard.config import DirectIds, HashedIds, VocabularyIds, parse_config
-from embershard.errors import InvalidInput, SnapshotError
+from embershard.errors import InvalidInput
 from embershard.factor import combine, finish, stored_rows
 from embershard.formats import Vectors
+from embershard.store import manifest
 from embershard.store.id_files import names_of, read_id_file
-from embershard.store.manifest import MANIFEST, Snapshot, list_snapshots, open_snapshot
-from embershard.store.snapshot import read_tensors
+from embershard.store.loading import read_tensors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from embershard.config import Config, TableSpec
+    from embershard.store.manifest import Snapshot
 
 BLOCK_ROWS = 65_536
 """Rows that are worked on at a time, so that it takes little memory beside what is read and what is made."""
@@ -40,18 +41,12 @@ class Export:
 
 
 def find_snapshot(path: Path) -> Snapshot:
-    """The snapshot whose folder this is, or the newest of a data directory or of its folder `snapshots`; verified.
+    """The snapshot whose folder this is, or the newest of a data directory; its files verified.
 
     Raises:
         SnapshotError: there is none, or it is damaged.
     """
-    here = path.resolve()
-    if not (here / MANIFEST).exists():
-        there = list_snapshots(here) or list_snapshots(here / "snapshots")
-        if not there:
-            raise SnapshotError(f"{path}: there is no snapshot; give the folder of one, or the --data-dir of a server")
-        here = there[-1]
-    found = open_snapshot(here)
+    found = manifest.find_snapshot(path)
     found.verify()
     return found
 
@@ -61,17 +56,17 @@ def config_of(snapshot: Snapshot) -> Config:
 
     How rows start, it doesn't tell, nor how fast they learn; of a list of names only a digest, so that it is left out.
     """
-    manifest = snapshot.manifest
+    told = snapshot.manifest
     tables = [
         {
             **table,
             "name": name,
             "ids": {key: value for key, value in table["ids"].items() if key != "names"},
-            "optimizer": {"kind": manifest["optimizers"][name]},
+            "optimizer": {"kind": told["optimizers"][name]},
         }
-        for name, table in manifest["layout"]["tables"].items()
+        for name, table in told["layout"]["tables"].items()
     ]
-    collection = {"name": manifest["collection"], "seed": manifest["layout"]["seed"]}
+    collection = {"name": told["collection"], "seed": told["layout"]["seed"]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is to be said of a configuration was said when it was served
         return parse_config({"collection": collection, "tables": tables}, source=str(snapshot.path))

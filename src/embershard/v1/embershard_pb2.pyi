@@ -27,6 +27,13 @@ class Provenance(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PROVENANCE_FALLBACK: _ClassVar[Provenance]
     PROVENANCE_PADDING: _ClassVar[Provenance]
     PROVENANCE_UNTRAINED: _ClassVar[Provenance]
+
+class VersionState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VERSION_STATE_UNSPECIFIED: _ClassVar[VersionState]
+    VERSION_STATE_SERVED: _ClassVar[VersionState]
+    VERSION_STATE_LOADED: _ClassVar[VersionState]
+    VERSION_STATE_ON_DISK: _ClassVar[VersionState]
 D_TYPE_UNSPECIFIED: DType
 D_TYPE_FLOAT32: DType
 D_TYPE_FLOAT16: DType
@@ -39,6 +46,10 @@ PROVENANCE_OWN_ROW: Provenance
 PROVENANCE_FALLBACK: Provenance
 PROVENANCE_PADDING: Provenance
 PROVENANCE_UNTRAINED: Provenance
+VERSION_STATE_UNSPECIFIED: VersionState
+VERSION_STATE_SERVED: VersionState
+VERSION_STATE_LOADED: VersionState
+VERSION_STATE_ON_DISK: VersionState
 
 class FeatureIds(_message.Message):
     __slots__ = ("feature", "ids", "keys", "lengths", "weights")
@@ -55,20 +66,22 @@ class FeatureIds(_message.Message):
     def __init__(self, feature: _Optional[str] = ..., ids: _Optional[bytes] = ..., keys: _Optional[_Iterable[str]] = ..., lengths: _Optional[bytes] = ..., weights: _Optional[bytes] = ...) -> None: ...
 
 class LookupRequest(_message.Message):
-    __slots__ = ("features", "dtype", "min_version", "fingerprint", "with_provenance", "with_counts")
+    __slots__ = ("features", "dtype", "min_version", "fingerprint", "with_provenance", "with_counts", "pinned_version")
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     MIN_VERSION_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     WITH_PROVENANCE_FIELD_NUMBER: _ClassVar[int]
     WITH_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    PINNED_VERSION_FIELD_NUMBER: _ClassVar[int]
     features: _containers.RepeatedCompositeFieldContainer[FeatureIds]
     dtype: DType
     min_version: int
     fingerprint: str
     with_provenance: bool
     with_counts: bool
-    def __init__(self, features: _Optional[_Iterable[_Union[FeatureIds, _Mapping]]] = ..., dtype: _Optional[_Union[DType, str]] = ..., min_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., with_provenance: _Optional[bool] = ..., with_counts: _Optional[bool] = ...) -> None: ...
+    pinned_version: int
+    def __init__(self, features: _Optional[_Iterable[_Union[FeatureIds, _Mapping]]] = ..., dtype: _Optional[_Union[DType, str]] = ..., min_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., with_provenance: _Optional[bool] = ..., with_counts: _Optional[bool] = ..., pinned_version: _Optional[int] = ...) -> None: ...
 
 class FeatureRows(_message.Message):
     __slots__ = ("feature", "rows", "dim", "provenance", "updates", "sightings", "values")
@@ -111,18 +124,24 @@ class FeatureUpdate(_message.Message):
     def __init__(self, batch: _Optional[_Union[FeatureIds, _Mapping]] = ..., gradients: _Optional[bytes] = ..., values: _Optional[bytes] = ..., parents: _Optional[_Union[FeatureIds, _Mapping]] = ..., dim: _Optional[int] = ...) -> None: ...
 
 class UpdateRequest(_message.Message):
-    __slots__ = ("updates", "fingerprint")
+    __slots__ = ("updates", "client_id", "sequence", "fingerprint")
     UPDATES_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     updates: _containers.RepeatedCompositeFieldContainer[FeatureUpdate]
+    client_id: str
+    sequence: int
     fingerprint: str
-    def __init__(self, updates: _Optional[_Iterable[_Union[FeatureUpdate, _Mapping]]] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+    def __init__(self, updates: _Optional[_Iterable[_Union[FeatureUpdate, _Mapping]]] = ..., client_id: _Optional[str] = ..., sequence: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class UpdateResponse(_message.Message):
-    __slots__ = ("version",)
+    __slots__ = ("version", "duplicate")
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     version: int
-    def __init__(self, version: _Optional[int] = ...) -> None: ...
+    duplicate: bool
+    def __init__(self, version: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -279,3 +298,63 @@ class SnapshotResponse(_message.Message):
     path: str
     bytes: int
     def __init__(self, version: _Optional[int] = ..., path: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Version(_message.Message):
+    __slots__ = ("version", "state", "bytes", "rollback")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    ROLLBACK_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    state: VersionState
+    bytes: int
+    rollback: bool
+    def __init__(self, version: _Optional[int] = ..., state: _Optional[_Union[VersionState, str]] = ..., bytes: _Optional[int] = ..., rollback: _Optional[bool] = ...) -> None: ...
+
+class ListVersionsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListVersionsResponse(_message.Message):
+    __slots__ = ("versions",)
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.RepeatedCompositeFieldContainer[Version]
+    def __init__(self, versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ...) -> None: ...
+
+class LoadRequest(_message.Message):
+    __slots__ = ("version", "unload")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    UNLOAD_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    unload: bool
+    def __init__(self, version: _Optional[int] = ..., unload: _Optional[bool] = ...) -> None: ...
+
+class LoadResponse(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class ActivateRequest(_message.Message):
+    __slots__ = ("version", "fingerprint")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    fingerprint: str
+    def __init__(self, version: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+
+class RollbackRequest(_message.Message):
+    __slots__ = ("fingerprint",)
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    fingerprint: str
+    def __init__(self, fingerprint: _Optional[str] = ...) -> None: ...
+
+class ActivateResponse(_message.Message):
+    __slots__ = ("version", "activated", "before")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ACTIVATED_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    activated: int
+    before: int
+    def __init__(self, version: _Optional[int] = ..., activated: _Optional[int] = ..., before: _Optional[int] = ...) -> None: ...

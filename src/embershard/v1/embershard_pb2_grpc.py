@@ -90,7 +90,8 @@ class EmbeddingServiceServicer:
     def Update(self, request, context):
         """Applies gradients through each table's optimizer, overwrites rows, or starts them anew. All of a request is applied,
         or nothing; but a gradient that is too large once it is pulled back through a normalisation or a factor is found so
-        late that the ids of the request are sighted, and maybe admitted.
+        late that the ids of the request are sighted, and maybe admitted. It is answered once it is in the update log and
+        applied; with client_id and sequence it may be sent again until it is answered, and is applied once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -304,6 +305,26 @@ class AdminServiceStub:
                 request_serializer=embershard_dot_v1_dot_embershard__pb2.FreezeRequest.SerializeToString,
                 response_deserializer=embershard_dot_v1_dot_embershard__pb2.FreezeResponse.FromString,
                 _registered_method=True)
+        self.ListVersions = channel.unary_unary(
+                '/embershard.v1.AdminService/ListVersions',
+                request_serializer=embershard_dot_v1_dot_embershard__pb2.ListVersionsRequest.SerializeToString,
+                response_deserializer=embershard_dot_v1_dot_embershard__pb2.ListVersionsResponse.FromString,
+                _registered_method=True)
+        self.Load = channel.unary_unary(
+                '/embershard.v1.AdminService/Load',
+                request_serializer=embershard_dot_v1_dot_embershard__pb2.LoadRequest.SerializeToString,
+                response_deserializer=embershard_dot_v1_dot_embershard__pb2.LoadResponse.FromString,
+                _registered_method=True)
+        self.Activate = channel.unary_unary(
+                '/embershard.v1.AdminService/Activate',
+                request_serializer=embershard_dot_v1_dot_embershard__pb2.ActivateRequest.SerializeToString,
+                response_deserializer=embershard_dot_v1_dot_embershard__pb2.ActivateResponse.FromString,
+                _registered_method=True)
+        self.Rollback = channel.unary_unary(
+                '/embershard.v1.AdminService/Rollback',
+                request_serializer=embershard_dot_v1_dot_embershard__pb2.RollbackRequest.SerializeToString,
+                response_deserializer=embershard_dot_v1_dot_embershard__pb2.ActivateResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -311,7 +332,7 @@ class AdminServiceServicer:
     """
 
     def Snapshot(self, request, context):
-        """Writes weights and optimizer state of one version to the server's data directory.
+        """Writes all that is known at one version to the server's data directory, while calls go on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -326,6 +347,36 @@ class AdminServiceServicer:
 
     def Freeze(self, request, context):
         """Has the rows of ids stay bit for bit as they are, optimizer state too, or lets them move again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListVersions(self, request, context):
+        """Tells which versions can be activated or asked for: snapshots on disk and in memory, and what is served.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Load(self, request, context):
+        """Loads a snapshot into memory beside what is served, so that lookups may name its version, and activating it takes no
+        time; or takes it out again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Activate(self, request, context):
+        """Serves a snapshot's tables, all at once between two ticks, as the next version. What was served until then is
+        written as a snapshot first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rollback(self, request, context):
+        """Undoes the last activation: serves what was served before it, as the next version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -348,6 +399,26 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Freeze,
                     request_deserializer=embershard_dot_v1_dot_embershard__pb2.FreezeRequest.FromString,
                     response_serializer=embershard_dot_v1_dot_embershard__pb2.FreezeResponse.SerializeToString,
+            ),
+            'ListVersions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListVersions,
+                    request_deserializer=embershard_dot_v1_dot_embershard__pb2.ListVersionsRequest.FromString,
+                    response_serializer=embershard_dot_v1_dot_embershard__pb2.ListVersionsResponse.SerializeToString,
+            ),
+            'Load': grpc.unary_unary_rpc_method_handler(
+                    servicer.Load,
+                    request_deserializer=embershard_dot_v1_dot_embershard__pb2.LoadRequest.FromString,
+                    response_serializer=embershard_dot_v1_dot_embershard__pb2.LoadResponse.SerializeToString,
+            ),
+            'Activate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Activate,
+                    request_deserializer=embershard_dot_v1_dot_embershard__pb2.ActivateRequest.FromString,
+                    response_serializer=embershard_dot_v1_dot_embershard__pb2.ActivateResponse.SerializeToString,
+            ),
+            'Rollback': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rollback,
+                    request_deserializer=embershard_dot_v1_dot_embershard__pb2.RollbackRequest.FromString,
+                    response_serializer=embershard_dot_v1_dot_embershard__pb2.ActivateResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -432,6 +503,114 @@ class AdminService:
             '/embershard.v1.AdminService/Freeze',
             embershard_dot_v1_dot_embershard__pb2.FreezeRequest.SerializeToString,
             embershard_dot_v1_dot_embershard__pb2.FreezeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListVersions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/embershard.v1.AdminService/ListVersions',
+            embershard_dot_v1_dot_embershard__pb2.ListVersionsRequest.SerializeToString,
+            embershard_dot_v1_dot_embershard__pb2.ListVersionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Load(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/embershard.v1.AdminService/Load',
+            embershard_dot_v1_dot_embershard__pb2.LoadRequest.SerializeToString,
+            embershard_dot_v1_dot_embershard__pb2.LoadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Activate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/embershard.v1.AdminService/Activate',
+            embershard_dot_v1_dot_embershard__pb2.ActivateRequest.SerializeToString,
+            embershard_dot_v1_dot_embershard__pb2.ActivateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rollback(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/embershard.v1.AdminService/Rollback',
+            embershard_dot_v1_dot_embershard__pb2.RollbackRequest.SerializeToString,
+            embershard_dot_v1_dot_embershard__pb2.ActivateResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -93,11 +93,6 @@ class Vocabulary:
         return self._held.index.capacity
 
     @property
-    def counts_lookups(self) -> bool:
-        """Whether lookups are sightings."""
-        return self._policy.count_lookups
-
-    @property
     def bytes(self) -> int:
         """Memory that it takes, the strings themselves apart."""
         return self._held.bytes + self._candidates.bytes

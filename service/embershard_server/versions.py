@@ -1,0 +1,239 @@
+"""The versions that one rank can serve: snapshots that are written, loaded and taken out while calls are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from embershard.engine.jobs import ActionJob
+from embershard.errors import ConfigError, InvalidInput, Overloaded, SnapshotError
+from embershard.store import snapshot
+from embershard.store.manifest import list_snapshots, open_snapshot
+from embershard.v1 import embershard_pb2 as pb
+from embershard_server.start import load_beside
+
+if TYPE_CHECKING:
+    from embershard.config import Config
+    from embershard.engine.base import Engine
+    from embershard.engine.tick import Action, Ticker
+    from embershard.store.folder import DataDir
+    from embershard.store.manifest import Snapshot
+    from embershard.store.snapshot import Saving
+    from embershard_server.start import Started
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 10.0
+"""How long after a snapshot that failed another one is begun by itself."""
+
+
+class Versions:
+    """What the engine's thread does about snapshots (`actions` jointly, `chore` alone), and what callers ask."""
+
+    def __init__(self, started: Started, data: DataDir, config: Config) -> None:
+        self._replica, self._log, self._data, self._config = started.replica, started.log, data, config
+        self._world = started.replica.engine.world
+        self._saving: Saving | None = None
+        self._last_done: Future[Snapshot] = Future()
+        self._loading: dict[int, tuple[Engine, Future[int]]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        # Seconds that applying entries had taken when the last snapshot was begun.
+        self._begun_s = -started.replay_s
+        self._asked, self._not_before = False, 0.0
+
+    def serve(self, ticker: Ticker) -> None:
+        """Before it ticks."""
+        self._ticker = ticker
+
+    @property
+    def actions(self) -> dict[str, Action]:
+        """What all ranks do together."""
+        return {"snapshot": self._begin, "load": self._load, "adopt": self._adopt, "unload": self._unload}
+
+    def chore(self) -> bool:
+        """A slice of a snapshot, or whatever is to be done about it; whether there was anything."""
+        if self._saving is not None:
+            if not self._saving.done.done():
+                return self._saving.step()
+            self._end(self._saving)
+            return True
+        if self._world.rank == 0 and not self._asked and self._is_due():
+            self._asked = True
+            self._ticker.submit(ActionJob(action="snapshot"))
+            return True
+        return False
+
+    def farewell(self) -> Snapshot:
+        """Joint: the last snapshot, after the last tick.
+
+        Raises:
+            SnapshotError: on every rank, if any can't write.
+        """
+        if self._saving is not None:
+            self._saving.finish()
+            self._saving.done.exception()  # whatever has become of it, this one is tried
+        folder, kept, replica = self._data.snapshots, self._config.limits.snapshots_kept, self._replica
+        for version, clients in replica.unsaved.items():
+            snapshot.save(replica.loaded[version], clients, version, folder, kept=kept)
+        return snapshot.save(replica.engine, replica.clients, replica.version, folder, kept=kept)
+
+    def versions(self) -> list[pb.Version]:
+        """What is served, in memory, and on the disk."""
+        served, before = self._replica.version, self._replica.before
+        found = {int(path.name): _bytes(path) for path in list_snapshots(self._data.snapshots)}
+        loaded = {*self._replica.loaded}
+        return [
+            pb.Version(
+                version=version,
+                state=pb.VERSION_STATE_SERVED
+                if version == served
+                else pb.VERSION_STATE_LOADED
+                if version in loaded
+                else pb.VERSION_STATE_ON_DISK,
+                bytes=found.get(version, 0),
+                rollback=0 < version == before,
+            )
+            for version in sorted({served, *loaded, *found})
+        ]
+
+    async def snapshot(self) -> Snapshot:
+        """A snapshot that has all that is there now.
+
+        Raises:
+            SnapshotError: it can't be written.
+        """
+        least = self._ticker.version
+        while True:
+            made: Snapshot = await _shielded(await self._act("snapshot"))
+            if made.version >= least:
+                return made
+
+    async def load(self, version: int) -> None:
+        """Has a snapshot in memory, beside what is served.
+
+        Raises:
+            SnapshotError: there is none, or it can't be used.
+            Overloaded: there is no memory for it.
+        """
+        task = asyncio.ensure_future(self._load_beside(version))
+        self._tasks.add(task)  # it goes on without its caller, so that ranks don't wait for each other
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.shield(task)
+
+    async def unload(self, version: int) -> None:
+        """Takes a snapshot out of memory.
+
+        Raises:
+            InvalidInput: it isn't there, or isn't on the disk yet.
+        """
+        await self._act("unload", version)
+
+    async def _load_beside(self, version: int) -> None:
+        if version not in self._replica.loaded:
+            filled = await self._act("load", version)
+            await asyncio.wait([asyncio.wrap_future(filled)])
+            await self._act("adopt", version)
+
+    async def _act(self, action: str, request: Any = None) -> Any:
+        return await _shielded(self._ticker.submit(ActionJob(action=action, request=request)))
+
+    def _is_due(self) -> bool:
+        since_s = self._ticker.applied_s - self._begun_s
+        wanted = self._replica.unsaved or since_s >= self._config.durability.replay_s
+        return bool(wanted) and time.monotonic() >= self._not_before
+
+    def _begin(self, _: Any) -> Future[Snapshot]:
+        """Joint: begins a snapshot, or tells of the one that is under way, which ranks end at different times."""
+        if any(self._world.gather(self._saving is not None)):
+            return self._saving.done if self._saving else self._last_done
+        replica = self._replica
+        version, engine, clients = replica.version, replica.engine, replica.clients
+        for version, clients in replica.unsaved.items():  # noqa: B007  # the first of them comes first
+            engine = replica.loaded[version]
+            break
+        else:
+            self._begun_s = self._ticker.applied_s
+            if self._log is not None:
+                self._log.rotate()
+        self._saving = snapshot.begin(
+            engine,
+            clients,
+            version,
+            self._data.snapshots,
+            kept=self._config.limits.snapshots_kept,
+            wake=self._ticker.nudge,
+        )
+        self._last_done = self._saving.done
+        return self._last_done
+
+    def _end(self, saving: Saving) -> None:
+        self._saving, self._asked = None, False
+        if problem := saving.done.exception():
+            self._not_before = time.monotonic() + RETRY_S
+            self._begun_s = min(self._begun_s, self._ticker.applied_s - self._config.durability.replay_s)
+            logger.error("a snapshot failed, and the next is begun in %.0f s: %s", RETRY_S, problem)
+            return
+        made = saving.done.result()
+        logger.info("wrote %s, %.1f MiB", made.path, made.bytes / 2**20)
+        self._replica.unsaved.pop(made.version, None)
+        oldest = next(iter(list_snapshots(self._data.snapshots)), None)
+        if self._log is not None and oldest is not None:
+            self._log.trim(int(oldest.name))
+
+    def _load(self, version: int) -> Future[int]:
+        """Joint: begins to fill an engine with a snapshot."""
+        if version in self._loading or version in self._replica.loaded:
+            return self._loading[version][1] if version in self._loading else _finished(version)
+        try:
+            engine, found = load_beside(self._config, self._data, version, self._world)
+        except ConfigError as error:
+            raise Overloaded(f"version {version:,} can't be loaded: {error}") from error
+        filled: Future[int] = Future()
+
+        def fill() -> None:
+            try:
+                filled.set_result(snapshot.load(engine, found, beside=f"load/{version}"))
+            except Exception as error:
+                filled.set_exception(error)
+
+        self._loading[version] = engine, filled
+        threading.Thread(target=fill, name="load", daemon=True).start()
+        return filled
+
+    def _adopt(self, version: int) -> None:
+        """Joint: has a snapshot that was filled."""
+        if version in self._replica.loaded:
+            return
+        engine, filled = self._loading.pop(version)
+        filled.result()  # all ranks have read it, or none has
+        self._replica.loaded[version] = engine
+
+    def _unload(self, version: int) -> None:
+        """Joint: takes a snapshot out of memory."""
+        if version not in self._replica.loaded:
+            raise InvalidInput(f"version {version:,} isn't loaded")
+        if version in self._replica.unsaved:
+            raise InvalidInput(f"version {version:,} isn't on the disk yet; try again once it is")
+        del self._replica.loaded[version]
+
+
+async def _shielded(future: Future[Any]) -> Any:
+    """Its result; a caller that goes away doesn't cancel it."""
+    return await asyncio.shield(asyncio.wrap_future(future))
+
+
+def _finished(version: int) -> Future[int]:
+    done: Future[int] = Future()
+    done.set_result(version)
+    return done
+
+
+def _bytes(path: Any) -> int:
+    try:
+        return open_snapshot(path).bytes
+    except SnapshotError:  # it says what is wrong when it is loaded
+        return 0

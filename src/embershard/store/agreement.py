@@ -1,0 +1,42 @@
+"""How ranks agree that something went well, so that none goes on alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from embershard.errors import SnapshotError
+
+if TYPE_CHECKING:
+    from embershard.engine.world import World
+
+Agree = Callable[[Any], list[Any]]
+"""Joint: every rank's item, on every rank; `World.gather` for the thread that ticks, `meeting` for any other."""
+
+PATIENCE_S = 3600
+"""Longest that ranks wait for each other beside the tick: a disk may be much slower than another, and a rank that dies
+takes the tick, and so all ranks, with it."""
+
+
+def meeting(world: World, key: str) -> Agree:
+    """For a thread beside the tick; all that happens under one key happens on every rank in one order."""
+    return lambda item: world.meet(key, item, timeout_s=PATIENCE_S)
+
+
+@contextmanager
+def everywhere(agree: Agree, what: str) -> Iterator[None]:
+    """Joint: if the body fails on any rank, raises SnapshotError on every rank."""
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    if reports := [report for report in agree(failure and _told(failure, what)) if report]:
+        raise SnapshotError(reports[0]) from failure
+
+
+def _told(failure: Exception, what: str) -> str:
+    if isinstance(failure, SnapshotError):
+        return str(failure)
+    return f"a snapshot {what}: {failure if isinstance(failure, OSError) else f'{type(failure).__name__}: {failure}'}"

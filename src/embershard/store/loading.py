@@ -1,0 +1,247 @@
+"""Fills an engine with what a snapshot holds, a chunk at a time, whatever ranks wrote it.
+
+Each rank reads the rows that are its own. Each file is read whole by one rank, which is the one that wrote it if there
+are as many ranks as then: it finds the file's checksum right or wrong while it takes its rows out of it. What has
+arrived in memory is compared with the checksums of rows, last of all, so that nothing wrong is ever served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from embershard.config import layout_difference
+from embershard.errors import FingerprintMismatch, SnapshotError
+from embershard.store.agreement import everywhere, meeting
+from embershard.store.checksum import checksum_of, total
+from embershard.store.id_files import read_clients, read_id_file
+from embershard.store.manifest import RESTORE
+from embershard.store.row_files import CHUNK_BYTES, Piece, is_row_file, pieces_of, read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from embershard.config import Config
+    from embershard.engine.base import Engine
+    from embershard.engine.clients import Clients
+    from embershard.store.manifest import Snapshot
+
+_DIFFERENCES = 6
+"""Differences of another collection that are spelled out; more would bury the message."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Target:
+    """Rows of one tensor that are to be filled."""
+
+    first: int
+    """The number of the first."""
+    rows: Tensor
+    """[n] or [n, D], on any device."""
+
+    @property
+    def numbers(self) -> range:
+        """Of all of them."""
+        return range(self.first, self.first + len(self.rows))
+
+
+def load(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, beside: str | None = None) -> int:
+    """Joint: fills the engine with all that a snapshot holds, bit by bit; returns its version.
+
+    The engine's tables must have as many rows as those of the snapshot, its vocabularies be empty. What it is filled
+    with is of no use until this has returned. With `beside`, a key that all ranks give, it is for a thread beside the
+    one that ticks, and leaves the collectives to that.
+
+    Raises:
+        FingerprintMismatch: it belongs to another collection.
+        SnapshotError: it is damaged, or has the state of other optimizers.
+    """
+    check_belongs(engine.config, snapshot)
+    fill(engine, snapshot, clients, beside=beside)
+    return snapshot.version
+
+
+def fill(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, beside: str | None = None) -> None:
+    """Joint: as `load`, of a snapshot that is known to fit the engine's tables."""
+    world = engine.world
+    agree = world.gather if beside is None else meeting(world, beside)
+    targets = _targets(engine)
+    with everywhere(agree, "can't be read"):
+        _check_shapes(engine, snapshot, targets)
+        _read_rows(snapshot, targets, rank=world.rank, ranks=world.size)
+        for name, vocabulary in engine.vocabularies.items():
+            vocabulary.restore(read_id_file(snapshot.path, name))
+        if clients is not None:
+            clients.restore(read_clients(snapshot.path))
+        shared = {matrix.table.name: f"{name}.weight" for name, matrix in engine.matrices.items() if matrix.shared}
+        copies = read_tensors(snapshot, shared.values())
+        engine.projections |= {table: copies[name].float().to(world.device) for table, name in shared.items()}
+        mine = {name: _checksum(target) for name, target in targets.items()}
+    parts = agree(mine)
+    for name, told in snapshot.tensors.items():
+        if total(part[name] for part in parts) != told["checksum"]:
+            raise SnapshotError(
+                f"{snapshot.path}: the rows of {name} that were read add up to another checksum than those that were "
+                f"written: they are damaged, or this machine's memory is; {RESTORE}"
+            )
+
+
+def read_tensors(snapshot: Snapshot, names: Iterable[str]) -> dict[str, Tensor]:
+    """Whole tensors, whatever ranks wrote them; the caller verifies the snapshot.
+
+    Raises:
+        SnapshotError: they can't be read.
+    """
+    with everywhere(_alone, "can't be read"):
+        dtypes = {name: getattr(torch, snapshot.tensors[name]["dtype"]) for name in names}
+        tensors = {name: torch.empty(snapshot.tensors[name]["shape"], dtype=dtype) for name, dtype in dtypes.items()}
+        targets = {name: Target(first=0, rows=tensor) for name, tensor in tensors.items()}
+        for path, pieces in pieces_by_file(snapshot).items():
+            _fill(path, pieces, targets)
+    return tensors
+
+
+def check_rows(snapshot: Snapshot) -> None:
+    """Reads all files once, and compares them and their rows with their checksums, without memory for whole tensors.
+
+    Raises:
+        SnapshotError: something is damaged.
+    """
+    sums = dict.fromkeys(snapshot.tensors, 0)
+    wanted = {name: range(told["shape"][0]) for name, told in snapshot.tensors.items()}
+    with everywhere(_alone, "can't be read"):
+        snapshot.verify(name for name in snapshot.manifest["files"] if not is_row_file(name))
+        for path, pieces in pieces_by_file(snapshot).items():
+            for name, first, rows in read(path, pieces, wanted, snapshot.manifest["files"][path.name]["sha256"]):
+                sums[name] += checksum_of(rows, first)
+    for name, told in snapshot.tensors.items():
+        if total([sums[name]]) != told["checksum"]:
+            raise SnapshotError(
+                f"{snapshot.path}: the checksum of the rows of {name} is wrong: they are damaged; {RESTORE}"
+            )
+
+
+def pieces_by_file(snapshot: Snapshot) -> dict[Path, list[Piece]]:
+    """What each file of rows holds; together, every row of every tensor once.
+
+    Raises:
+        SnapshotError: they don't, or can't be read.
+    """
+    found = {}
+    for name in filter(is_row_file, sorted(snapshot.manifest["files"])):
+        try:
+            found[snapshot.path / name] = pieces_of(snapshot.path / name)
+        except SnapshotError:
+            snapshot.verify([name])  # which tells better what has happened to it
+            raise
+    for name, told in snapshot.tensors.items():
+        mine = sorted((piece for pieces in found.values() for piece in pieces if piece.name == name), key=_order)
+        borders = [0, *(piece.first + piece.rows for piece in mine)]
+        fits = all(str(piece.dtype) == told["dtype"] and [*piece.shape] == told["shape"][1:] for piece in mine)
+        if not fits or [piece.first for piece in mine] != borders[:-1] or borders[-1] != told["shape"][0]:
+            snapshot.verify(path.name for path in found)
+            raise SnapshotError(f"{snapshot.path}: its files don't hold {name} as its manifest says; {RESTORE}")
+    return found
+
+
+def _alone(item: Any) -> list[Any]:
+    """Agrees with nobody else."""
+    return [item]
+
+
+def _order(piece: Piece) -> tuple[int, int]:
+    return piece.first, piece.rows
+
+
+def _targets(engine: Engine) -> dict[str, Target]:
+    """This rank's rows."""
+    return {
+        f"{matrix}.{kind}": Target(first=slot.held(engine.world.rank)[0], rows=view)
+        for group in engine.groups
+        for matrix, slot in group.slots.items()
+        for kind, view in engine.shards[group.name].tensors(matrix).items()
+    }
+
+
+def _check_shapes(engine: Engine, snapshot: Snapshot, targets: Mapping[str, Target]) -> None:
+    """Says so if there is anything else in a snapshot than the engine has room for."""
+    rows = {name: matrix.rows for name, matrix in engine.matrices.items()}
+    shapes = {name: [rows[name.rpartition(".")[0]], *target.rows.shape[1:]] for name, target in targets.items()}
+    for name in sorted(shapes.keys() | snapshot.tensors.keys()):
+        there = snapshot.tensors.get(name, {}).get("shape")
+        if there != shapes.get(name):
+            raise SnapshotError(
+                f"{snapshot.path}: {name} is {there or 'not there'}, and the configuration wants "
+                f"{shapes.get(name) or 'none'}; serve it with its own configuration"
+            )
+
+
+def _read_rows(snapshot: Snapshot, targets: Mapping[str, Target], *, rank: int, ranks: int) -> None:
+    """Fills this rank's rows, and finds out whether this rank's share of the files is whole."""
+    snapshot.check_files()
+    files = snapshot.manifest["files"]
+    found = pieces_by_file(snapshot)
+    for number, (path, pieces) in enumerate(found.items()):
+        mine = number * ranks // len(found) == rank
+        _fill(path, pieces, targets, files[path.name]["sha256"] if mine else None)
+    snapshot.verify(sorted(name for name in files if not is_row_file(name))[rank::ranks])
+
+
+def _fill(path: Path, pieces: list[Piece], targets: Mapping[str, Target], sha256: str | None = None) -> None:
+    wanted = {name: target.numbers for name, target in targets.items()}
+    for name, first, rows in read(path, pieces, wanted, sha256):
+        start = first - targets[name].first
+        targets[name].rows[start : start + len(rows)].copy_(torch.from_numpy(rows))
+
+
+def _checksum(target: Target) -> int:
+    """Of what is in memory."""
+    row_bytes = max(1, target.rows[:1].numel() * target.rows.itemsize)
+    step = max(1, CHUNK_BYTES // row_bytes)
+    borders = [*range(0, len(target.rows), step), len(target.rows)]
+    return sum(
+        checksum_of(target.rows[start:stop].cpu().contiguous().numpy(), target.first + start)
+        for start, stop in pairwise(borders)
+    )
+
+
+def check_belongs(config: Config, snapshot: Snapshot, *, names: bool = True) -> None:
+    """Refuses a snapshot of another collection; with `names` False, lists of names may be others.
+
+    Raises:
+        FingerprintMismatch: with the difference spelled out.
+        SnapshotError: it has the state of other optimizers.
+    """
+    manifest = snapshot.manifest
+    here, there = (layout if names else _without_names(layout) for layout in (config.layout(), manifest["layout"]))
+    if lines := layout_difference(here, there):
+        told = "; ".join(lines[:_DIFFERENCES]) + (
+            f"; and {len(lines) - _DIFFERENCES} more" * (len(lines) > _DIFFERENCES)
+        )
+        moves = "; `embershard remap` moves rows from one list of names to another"
+        raise FingerprintMismatch(
+            f"{snapshot.path}: is of another collection, {manifest['collection']!r}, and this is "
+            f"{config.collection.name!r}: {told}; serve it with its own configuration, or give another --data-dir"
+            + moves
+            * any(".ids.names: " in line for line in lines)
+        )
+    for table in config.tables:
+        ours, theirs = config.optimizer_of(table).kind, manifest["optimizers"][table.name]
+        if ours != theirs:
+            raise SnapshotError(
+                f"{snapshot.path}: table {table.name!r} has the optimizer state of {theirs}, and the configuration "
+                f"says {ours}; set optimizer.kind = {theirs!r}"
+            )
+
+
+def _without_names(layout: dict[str, Any]) -> dict[str, Any]:
+    tables = {
+        name: {**table, "ids": {key: value for key, value in table["ids"].items() if key != "names"}}
+        for name, table in layout["tables"].items()
+    }
+    return {**layout, "tables": tables}
