@@ -145,6 +145,9 @@ def test_a_folder_that_cannot_be_made_is_told_on_every_rank(implementation: Impl
     with pytest.raises(SnapshotError, match=r"a snapshot can't be written: .*Not a directory"):
         implementation.saved()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    with pytest.raises(SnapshotError, match="Not a directory"):
+        implementation.save(tmp_path / "file", 1)
+    assert not any(implementation.watched())
 
 
 def test_whoever_copies_is_woken_whenever_the_queue_has_room_and_at_the_end(tmp_path: Path) -> None:
@@ -161,18 +164,24 @@ def test_whoever_copies_is_woken_whenever_the_queue_has_room_and_at_the_end(tmp_
     assert not saving.step()
 
 
-def test_no_memory_for_a_slice_ends_the_saving_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lacking", ["_Watched.rows", "_Watched._put_aside"])
+def test_no_memory_for_a_copy_ends_the_saving_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
     subject = local(PLAIN)
     subject.begin(str(tmp_path), 1)
     with monkeypatch.context() as patched:
-        patched.setattr("embershard.engine.capture.Slice", lambda **_: [][1])
+        patched.setattr(f"embershard.engine.capture.{lacking}", refuse)
+        subject.update([FeatureUpdate(batch=FeatureBatch.of("t", [1]), values=np.ones((1, 4), np.float32))])
         assert subject.step()
-        with pytest.raises(SnapshotError, match="can't be written: IndexError"):
+        with pytest.raises(SnapshotError, match="can't be written: MemoryError"):
             subject.saved()
     assert list(tmp_path.iterdir()) == []
-    assert not any(shard.watchers for shard in subject.engine.shards.values())
+    assert (subject.lookup([FeatureBatch.of("t", [1])])[0] == 1).all()
+    assert not subject.watched()
     subject.save(str(tmp_path), 1)
 
 

@@ -57,10 +57,11 @@ class Versions:
     def chore(self) -> bool:
         """A slice of a snapshot, or whatever is to be done about it; whether there was anything."""
         if self._saving is not None:
-            if not self._saving.done.done():
-                return self._saving.step()
-            self._end(self._saving)
-            return True
+            if self._saving.step():
+                return True
+            if self._saving.done.done():
+                self._end(self._saving)
+                return True
         if self._world.rank == 0 and not self._asked and self._is_due():
             self._asked = True
             self._ticker.submit(ActionJob(action="snapshot"))

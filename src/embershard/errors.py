@@ -59,6 +59,9 @@ class SequenceGap(EmbershardError):
 class Overloaded(EmbershardError):
     """A bound of the configuration was reached: send less, or later."""
 
+    retry_after_s: float | None = None
+    """When a later try may succeed, in seconds, where that is known."""
+
 
 class DeadlineExceeded(EmbershardError, TimeoutError):
     """Time ran out before the work began; it was dropped."""

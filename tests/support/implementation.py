@@ -67,6 +67,9 @@ class Implementation:
     def saved(self) -> str:
         return str(self._each("saved", [[]] * self.size)[0])
 
+    def watched(self) -> list[bool]:
+        return self._each("watched", [[]] * self.size)
+
     def load(self, path: str, beside: str | None = None) -> int:
         return int(self._each("load", [[path, beside]] * self.size)[0])
 

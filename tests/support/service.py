@@ -67,6 +67,21 @@ class Service:
         return self
 
     @property
+    def announced(self) -> int:
+        """How often a rank has begun to serve, in all lives."""
+        return len(self._served)
+
+    def wait_announced(self, count: int, timeout_s: float) -> int:
+        """Until so many have, the last of them all ranks of one life; returns how many have."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._ended or (len(self._served) >= count and len(self.addresses) == self.size), timeout_s
+            )
+        if self._ended or len(self._served) < count:
+            raise AssertionError(f"the service doesn't serve:\n{self.output}")
+        return len(self._served)
+
+    @property
     def addresses(self) -> dict[int, str]:
         """The address of each rank, in its present life."""
         return dict(self._served[-self.size :])

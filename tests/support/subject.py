@@ -72,6 +72,10 @@ class Subject:
         self.saving.finish()
         return str(self.saving.done.result(60).path)
 
+    def watched(self) -> bool:
+        """Whether anything still watches rows."""
+        return any(shard.watchers for shard in self.engine.shards.values())
+
     def load(self, path: str, beside: str | None = None) -> int:
         return snapshot.load(self.engine, open_snapshot(Path(path)), beside=beside)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import Any
@@ -9,17 +12,22 @@ from typing import Any
 import grpc.aio
 
 from embershard import codec
+from embershard.client.delivery import Senders, Waits
+from embershard.client.resend import AsyncUnanswered
 from embershard.client.wire import (
     TIMEOUT_S,
     Features,
+    activate_request,
     channel_options,
     checked_target,
     freeze_request,
     grow_request,
+    load_request,
     lookup_request,
     translated_errors,
     update_request,
 )
+from embershard.errors import EmbershardError
 from embershard.types import Rows
 from embershard.v1 import embershard_pb2 as pb
 from embershard.v1 import embershard_pb2_grpc as rpc
@@ -35,6 +43,7 @@ class AsyncClient:
     def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.target = checked_target(target)
         self._timeout_s = timeout_s
+        self._senders = Senders()
         self._channel = grpc.aio.insecure_channel(target, options=channel_options())
         self._embedding = rpc.EmbeddingServiceStub(self._channel)
         self._admin = rpc.AdminServiceStub(self._channel)
@@ -68,6 +77,7 @@ class AsyncClient:
         fingerprint: str = "",
         with_provenance: bool = False,
         with_counts: bool = False,
+        pinned_version: int = 0,
         timeout_s: float | None = None,
     ) -> Rows:
         """As `Client.lookup`."""
@@ -78,6 +88,7 @@ class AsyncClient:
             fingerprint=fingerprint,
             with_provenance=with_provenance,
             with_counts=with_counts,
+            pinned_version=pinned_version,
         )
         return codec.decode_answer(await self._call(self._embedding.Lookup, request, timeout_s), request.dtype)
 
@@ -87,11 +98,12 @@ class AsyncClient:
         *,
         gradients: Mapping[str, object],
         fingerprint: str = "",
+        identity: tuple[str, int] | None = None,
         timeout_s: float | None = None,
     ) -> int:
         """As `Client.update`."""
-        request = update_request(features, gradients=gradients, fingerprint=fingerprint)
-        return int((await self._call(self._embedding.Update, request, timeout_s)).version)
+        request = update_request(features, gradients=gradients, fingerprint=fingerprint, identity=identity)
+        return await self._deliver(request, timeout_s)
 
     async def assign(
         self,
@@ -99,11 +111,12 @@ class AsyncClient:
         *,
         values: Mapping[str, object],
         fingerprint: str = "",
+        identity: tuple[str, int] | None = None,
         timeout_s: float | None = None,
     ) -> int:
         """As `Client.assign`."""
-        request = update_request(features, values=values, fingerprint=fingerprint)
-        return int((await self._call(self._embedding.Update, request, timeout_s)).version)
+        request = update_request(features, values=values, fingerprint=fingerprint, identity=identity)
+        return await self._deliver(request, timeout_s)
 
     async def start(
         self,
@@ -111,11 +124,12 @@ class AsyncClient:
         *,
         parents: Mapping[str, object],
         fingerprint: str = "",
+        identity: tuple[str, int] | None = None,
         timeout_s: float | None = None,
     ) -> int:
         """As `Client.start`."""
-        request = update_request(features, parents=parents, fingerprint=fingerprint)
-        return int((await self._call(self._embedding.Update, request, timeout_s)).version)
+        request = update_request(features, parents=parents, fingerprint=fingerprint, identity=identity)
+        return await self._deliver(request, timeout_s)
 
     async def lookup_stream(
         self,
@@ -138,12 +152,22 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> AsyncIterator[int]:
         """As `Client.update_stream`."""
-        messages = (
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        unanswered = AsyncUnanswered(
             update_request(features, gradients=gradients, fingerprint=fingerprint)
             async for features, gradients in requests
         )
-        async for response in self._stream(self._embedding.UpdateStream, messages, timeout_s):
-            yield int(response.version)
+        waits = Waits(time.monotonic() + self._timeout_s)
+        while True:
+            left_s = None if timeout_s is None else deadline - time.monotonic()
+            try:
+                async for response in self._stream(self._embedding.UpdateStream, unanswered.messages(), left_s):
+                    unanswered.answered()
+                    yield int(response.version)
+                    waits = Waits(min(deadline, time.monotonic() + self._timeout_s))
+                return
+            except EmbershardError as error:
+                await asyncio.sleep(waits.after(error))
 
     async def snapshot(self, *, timeout_s: float = 600.0) -> pb.SnapshotResponse:
         """As `Client.snapshot`."""
@@ -168,6 +192,34 @@ class AsyncClient:
     ) -> pb.FreezeResponse:
         """As `Client.freeze`."""
         return await self._call(self._admin.Freeze, freeze_request(features, thaw=thaw), timeout_s)
+
+    async def list_versions(self, *, timeout_s: float | None = None) -> list[pb.Version]:
+        """As `Client.list_versions`."""
+        return list((await self._call(self._admin.ListVersions, pb.ListVersionsRequest(), timeout_s)).versions)
+
+    async def load(self, version: int, *, unload: bool = False, timeout_s: float = 600.0) -> None:
+        """As `Client.load`."""
+        await self._call(self._admin.Load, load_request(version, unload=unload), timeout_s)
+
+    async def activate(self, version: int, *, fingerprint: str = "", timeout_s: float = 600.0) -> pb.ActivateResponse:
+        """As `Client.activate`."""
+        return await self._call(self._admin.Activate, activate_request(version, fingerprint=fingerprint), timeout_s)
+
+    async def rollback(self, *, fingerprint: str = "", timeout_s: float = 600.0) -> pb.ActivateResponse:
+        """As `Client.rollback`."""
+        return await self._call(self._admin.Rollback, pb.RollbackRequest(fingerprint=fingerprint), timeout_s)
+
+    async def _deliver(self, request: pb.UpdateRequest, timeout_s: float | None) -> int:
+        """Sends an update again until it is answered, or its time is over; it is applied once."""
+        delivery = self._senders.deliver(request, self._timeout_s if timeout_s is None else timeout_s)
+        while True:
+            try:
+                answer = await self._call(self._embedding.Update, request, delivery.left_s)
+            except EmbershardError as error:
+                await asyncio.sleep(delivery.failed(error))
+            else:
+                delivery.done()
+                return int(answer.version)
 
     async def _call(self, method: Callable[..., Any], request: Any, timeout_s: float | None, **options: Any) -> Any:
         with translated_errors(self.target):

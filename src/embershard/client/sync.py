@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
@@ -9,17 +11,22 @@ from typing import Any, TypeVar
 import grpc
 
 from embershard import codec
+from embershard.client.delivery import Senders, Waits
+from embershard.client.resend import Unanswered
 from embershard.client.wire import (
     TIMEOUT_S,
     Features,
+    activate_request,
     channel_options,
     checked_target,
     freeze_request,
     grow_request,
+    load_request,
     lookup_request,
     translated_errors,
     update_request,
 )
+from embershard.errors import EmbershardError
 from embershard.types import Rows
 from embershard.v1 import embershard_pb2 as pb
 from embershard.v1 import embershard_pb2_grpc as rpc
@@ -44,6 +51,7 @@ class Client:
     def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.target = checked_target(target)
         self._timeout_s = timeout_s
+        self._senders = Senders()
         self._channel = grpc.insecure_channel(target, options=channel_options())
         self._embedding = rpc.EmbeddingServiceStub(self._channel)
         self._admin = rpc.AdminServiceStub(self._channel)
@@ -77,11 +85,13 @@ class Client:
         fingerprint: str = "",
         with_provenance: bool = False,
         with_counts: bool = False,
+        pinned_version: int = 0,
         timeout_s: float | None = None,
     ) -> Rows:
         """The vectors of ids: {feature: [ids, or examples if pooled, dim]} of `dtype` float32 or float16.
 
-        `min_version` waits for a version, so that you read your own writes; `fingerprint` refuses another collection;
+        `min_version` waits for a version, so that you read your own writes; `pinned_version` reads a loaded snapshot,
+        which never changes, and not what is served; `fingerprint` refuses another collection;
         `with_provenance` tells for each id where its vector comes from (`Provenance`), `with_counts` how many updates
         have moved its rows, and how often updates have named ids with these rows.
         """
@@ -92,6 +102,7 @@ class Client:
             fingerprint=fingerprint,
             with_provenance=with_provenance,
             with_counts=with_counts,
+            pinned_version=pinned_version,
         )
         return codec.decode_answer(self._call(self._embedding.Lookup, request, timeout_s), request.dtype)
 
@@ -101,14 +112,17 @@ class Client:
         *,
         gradients: Mapping[str, object],
         fingerprint: str = "",
+        identity: tuple[str, int] | None = None,
         timeout_s: float | None = None,
     ) -> int:
         """Applies gradients, each of the shape that `lookup` answers for the same ids; returns the version made.
 
-        All of it is applied, or nothing. If the connection breaks, it isn't sent again: it may have been applied.
+        All of it is applied, or nothing, and once: it is sent again, with the same number, as long as the service is
+        away or overloaded and there is time. What isn't answered in time may have been applied or not. With `identity`,
+        (client_id, sequence), numbers are the caller's own, 1, 2, 3 …, and hold when its process starts again, too.
         """
-        request = update_request(features, gradients=gradients, fingerprint=fingerprint)
-        return int(self._call(self._embedding.Update, request, timeout_s).version)
+        request = update_request(features, gradients=gradients, fingerprint=fingerprint, identity=identity)
+        return self._deliver(request, timeout_s)
 
     def assign(
         self,
@@ -116,6 +130,7 @@ class Client:
         *,
         values: Mapping[str, object],
         fingerprint: str = "",
+        identity: tuple[str, int] | None = None,
         timeout_s: float | None = None,
     ) -> int:
         """Overwrites the rows that ids own, one [dim] vector an id; returns the version made.
@@ -123,8 +138,8 @@ class Client:
         An id of a vocabulary is given a row by it. Of an id that is given twice, the last values stay. Optimizer state
         isn't touched.
         """
-        request = update_request(features, values=values, fingerprint=fingerprint)
-        return int(self._call(self._embedding.Update, request, timeout_s).version)
+        request = update_request(features, values=values, fingerprint=fingerprint, identity=identity)
+        return self._deliver(request, timeout_s)
 
     def start(
         self,
@@ -132,6 +147,7 @@ class Client:
         *,
         parents: Mapping[str, object],
         fingerprint: str = "",
+        identity: tuple[str, int] | None = None,
         timeout_s: float | None = None,
     ) -> int:
         """Starts the rows of ids anew, each as the mean of the rows of its parents: ids of the same table.
@@ -139,8 +155,8 @@ class Client:
         `parents` is {feature: ids}, one parent an id, or {feature: (ids, lengths)}. An id of a vocabulary is given a
         row by it. Optimizer state and counts of the row begin at nothing.
         """
-        request = update_request(features, parents=parents, fingerprint=fingerprint)
-        return int(self._call(self._embedding.Update, request, timeout_s).version)
+        request = update_request(features, parents=parents, fingerprint=fingerprint, identity=identity)
+        return self._deliver(request, timeout_s)
 
     def lookup_stream(
         self,
@@ -165,12 +181,26 @@ class Client:
         fingerprint: str = "",
         timeout_s: float | None = None,
     ) -> Iterator[int]:
-        """Many `(features, gradients)` on one stream, one after the other; yields the version of each."""
-        messages = (
+        """Many `(features, gradients)` on one stream, one after the other; yields the version of each.
+
+        A stream that breaks is opened again, and goes on with what wasn't answered, which is applied once; but not
+        after the client's `timeout_s` without any answer.
+        """
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        unanswered = Unanswered(
             update_request(features, gradients=gradients, fingerprint=fingerprint) for features, gradients in requests
         )
-        for response in self._stream(self._embedding.UpdateStream, messages, timeout_s):
-            yield int(response.version)
+        waits = Waits(time.monotonic() + self._timeout_s)
+        while True:
+            left_s = None if timeout_s is None else deadline - time.monotonic()
+            try:
+                for response in self._stream(self._embedding.UpdateStream, unanswered.messages(), left_s):
+                    unanswered.answered()
+                    yield int(response.version)
+                    waits = Waits(min(deadline, time.monotonic() + self._timeout_s))
+                return
+            except EmbershardError as error:
+                time.sleep(waits.after(error))
 
     def snapshot(self, *, timeout_s: float = 600.0) -> pb.SnapshotResponse:
         """Has the server write a snapshot; returns its version, path on the server, and size."""
@@ -200,6 +230,37 @@ class Client:
         Gradients have no effect on them, values are refused, and their ids aren't evicted.
         """
         return self._call(self._admin.Freeze, freeze_request(features, thaw=thaw), timeout_s)
+
+    def list_versions(self, *, timeout_s: float | None = None) -> list[pb.Version]:
+        """Which versions can be activated or pinned: snapshots on disk and in memory, and what is served."""
+        return list((self._call(self._admin.ListVersions, pb.ListVersionsRequest(), timeout_s)).versions)
+
+    def load(self, version: int, *, unload: bool = False, timeout_s: float = 600.0) -> None:
+        """Has a snapshot in memory beside what is served, for `pinned_version` and a quick `activate`; or out of it."""
+        self._call(self._admin.Load, load_request(version, unload=unload), timeout_s)
+
+    def activate(self, version: int, *, fingerprint: str = "", timeout_s: float = 600.0) -> pb.ActivateResponse:
+        """Serves a snapshot's tables, all at once, as the next version; what was served is kept for `rollback`.
+
+        If it is sent again because the answer was lost, it activates again: `list_versions` tells what is served.
+        """
+        return self._call(self._admin.Activate, activate_request(version, fingerprint=fingerprint), timeout_s)
+
+    def rollback(self, *, fingerprint: str = "", timeout_s: float = 600.0) -> pb.ActivateResponse:
+        """Undoes the last activation: serves what was served before it, as the next version."""
+        return self._call(self._admin.Rollback, pb.RollbackRequest(fingerprint=fingerprint), timeout_s)
+
+    def _deliver(self, request: pb.UpdateRequest, timeout_s: float | None) -> int:
+        """Sends an update again until it is answered, or its time is over; it is applied once."""
+        delivery = self._senders.deliver(request, self._timeout_s if timeout_s is None else timeout_s)
+        while True:
+            try:
+                answer = self._call(self._embedding.Update, request, delivery.left_s)
+            except EmbershardError as error:
+                time.sleep(delivery.failed(error))
+            else:
+                delivery.done()
+                return int(answer.version)
 
     def _call(self, method: Callable[..., Any], request: Any, timeout_s: float | None, **options: Any) -> Any:
         with translated_errors(self.target):

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from embershard import codec
-from embershard.errors import ERROR_BY_STATUS, InternalError, InvalidInput, Unavailable
+from embershard.errors import ERROR_BY_STATUS, InternalError, InvalidInput, Overloaded, Unavailable
 from embershard.types import FeatureBatch, check_mapping, updates_of
 from embershard.v1 import embershard_pb2 as pb
 
@@ -33,8 +33,8 @@ _RETRY = {
 _PLAIN = {"Deadline Exceeded": "no answer came within the deadline"}
 """What gRPC says by itself, in plainer words."""
 _REPEATABLE = ("Describe", "Lookup")
-"""Calls that gRPC repeats with backoff while the service is unavailable: they change nothing. It repeats an Update only
-where it knows that the server never saw it."""
+"""Calls that gRPC repeats with backoff while the service is unavailable: they change nothing. An Update is repeated by
+`delivery`."""
 
 
 def checked_target(target: str) -> str:
@@ -61,6 +61,9 @@ def channel_options() -> list[tuple[str, Any]]:
         # A server that has gone without a word is noticed, also by a stream that has no deadline.
         ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        # A server that starts again is found within a second; gRPC's own would not look for up to two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
         ("grpc.service_config", json.dumps({"methodConfig": [{"name": names, "retryPolicy": _RETRY}]})),
     ]
 
@@ -73,6 +76,7 @@ def lookup_request(
     fingerprint: str = "",
     with_provenance: bool = False,
     with_counts: bool = False,
+    pinned_version: int = 0,
 ) -> pb.LookupRequest:
     """Checks what the user gave, and builds the message.
 
@@ -83,7 +87,7 @@ def lookup_request(
         raise InvalidInput(f"dtype {dtype!r} is not one of {', '.join(codec.DTYPE_BY_NAME)}")
     check_mapping(features, "features")
     batches = [codec.encode_batch(FeatureBatch.of(feature, ids)) for feature, ids in features.items()]
-    try:
+    with _sendable(f"min_version {min_version!r}, pinned_version {pinned_version!r} or fingerprint {fingerprint!r}"):
         return pb.LookupRequest(
             features=batches,
             dtype=codec.DTYPE_BY_NAME[dtype],
@@ -91,11 +95,8 @@ def lookup_request(
             fingerprint=fingerprint,
             with_provenance=with_provenance,
             with_counts=with_counts,
+            pinned_version=pinned_version,
         )
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(
-            f"min_version {min_version!r} or fingerprint {fingerprint!r} can't be sent: {error}"
-        ) from error
 
 
 def update_request(
@@ -105,6 +106,7 @@ def update_request(
     values: Mapping[str, object] | None = None,
     parents: Mapping[str, object] | None = None,
     fingerprint: str = "",
+    identity: tuple[str, int] | None = None,
 ) -> pb.UpdateRequest:
     """Checks what the user gave, and builds the message.
 
@@ -112,7 +114,10 @@ def update_request(
         InvalidInput: before anything is sent.
     """
     updates = updates_of(features, gradients=gradients, values=values, parents=parents)
-    return pb.UpdateRequest(updates=[codec.encode_update(update) for update in updates], fingerprint=fingerprint)
+    messages = [codec.encode_update(update) for update in updates]
+    client_id, sequence = identity or ("", 0)
+    with _sendable(f"identity {identity!r} or fingerprint {fingerprint!r}"):
+        return pb.UpdateRequest(updates=messages, fingerprint=fingerprint, client_id=client_id, sequence=sequence)
 
 
 def grow_request(
@@ -132,10 +137,8 @@ def grow_request(
         raise InvalidInput("new rows start as the mean of all rows, or of those of some ids, not both")
     batches = [codec.encode_batch(FeatureBatch.of(feature, ids)) for feature, ids in (mean_of or {}).items()]
     start = {"mean": True} if mean else {"mean_of": batches[0]} if batches else {}
-    try:
+    with _sendable(str(size)):
         return pb.GrowRequest(table=table, **start, **size)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{size} can't be sent: {error}") from error
 
 
 def freeze_request(features: Features, *, thaw: bool) -> pb.FreezeRequest:
@@ -151,6 +154,31 @@ def freeze_request(features: Features, *, thaw: bool) -> pb.FreezeRequest:
     return pb.FreezeRequest(batch=codec.encode_batch(FeatureBatch.of(feature, ids)), thaw=thaw)
 
 
+def load_request(version: int, *, unload: bool) -> pb.LoadRequest:
+    """Checks what the user gave, and builds the message.
+
+    Raises:
+        InvalidInput: before anything is sent.
+    """
+    with _sendable(f"version {version!r}"):
+        return pb.LoadRequest(version=version, unload=unload)
+
+
+def activate_request(version: int, *, fingerprint: str) -> pb.ActivateRequest:
+    """Likewise."""
+    with _sendable(f"version {version!r} or fingerprint {fingerprint!r}"):
+        return pb.ActivateRequest(version=version, fingerprint=fingerprint)
+
+
+@contextmanager
+def _sendable(what: str) -> Iterator[None]:
+    """Raises InvalidInput where a message can't hold what it is given."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{what} can't be sent: {error}") from error
+
+
 @contextmanager
 def translated_errors(target: str) -> Iterator[None]:
     """Raises an error of `embershard.errors` for every status that a call may end with."""
@@ -164,4 +192,16 @@ def translated_errors(target: str) -> Iterator[None]:
         if details.startswith("failed to connect"):
             details = f"nothing answers there ({details}); start `embershard serve`, or give another address"
         kind = ERROR_BY_STATUS.get(status, Unavailable if status == "CANCELLED" else InternalError)
-        raise kind(f"{target}: {details}") from error
+        told = kind(f"{target}: {details}")
+        if isinstance(told, Overloaded):
+            told.retry_after_s = _pushback_s(error)
+        raise told from error
+
+
+def _pushback_s(error: grpc.RpcError) -> float | None:
+    """How long the server asks to wait, in gRPC's own words (gRFC A6)."""
+    metadata: Any = error.trailing_metadata() or ()
+    for key, value in metadata:
+        if key == "grpc-retry-pushback-ms" and value.isdecimal():
+            return int(value) / 1000
+    return None

@@ -20,8 +20,10 @@ from embershard.engine.shard import Shard
 
 SLICE_BYTES = 4 * 2**20
 """A slice: some milliseconds' work, and few enough calls for a large table."""
-_FINDING_BYTES = 8
-"""Of a row, to find it among those that were put aside."""
+_FINDING_BYTES = 64
+"""A row costs as much time as a copy of so many bytes does, however small it is: to see whether it was put aside."""
+_LEAST_ROOM = 1024
+"""Rows of the first room."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -97,23 +99,23 @@ class Capture:
 
 
 class _Watched:
-    """One shard, and what its rows were where they have changed."""
+    """One shard, and what its rows were where they have changed.
+
+    Those rows are put aside in rooms, each as large as all before it together, so that none ever moves.
+    """
 
     def __init__(self, shard: Shard) -> None:
-        self.shard = shard
-        self._count = 0
-        """Rows that have changed."""
+        self.shard, self._kinds = shard, shard.kinds
         self._place_R = torch.full((shard.group.block_rows,), -1, dtype=torch.int32, device=shard.weight.device)
         """Where a row that has changed is among those put aside."""
-        self._aside = {
-            kind: tensor.new_empty(0, *tensor.shape[1:], device="cpu") for kind, tensor in self._kinds.items()
-        }
-        """{kind: rows as they were}, of the kinds that are still to be copied; with room for more."""
+        self._starts: list[int] = []
+        """The place with which each room begins."""
+        self._rooms: dict[str, list[Tensor]] = {kind: [] for kind in self._kinds}
+        """{kind: rows as they were}, of the kinds that are still to be copied."""
+        self._used, self._room = 0, 0
+        """Places that are taken, and that there are."""
+        self._failure: Exception | None = None
         shard.watchers.append(self._keep)
-
-    @property
-    def _kinds(self) -> dict[str, Tensor]:
-        return self.shard.kinds
 
     def parts(self, kind: str) -> list[tuple[Part, int]]:
         """The matrices' shares of one kind of tensor, each with the row of the shard at which it begins."""
@@ -133,28 +135,46 @@ class _Watched:
 
     def rows(self, kind: str, local: slice) -> Tensor:
         """Rows of the shard as they were when the capture began."""
-        tensor, dim = self._kinds[kind], self.shard.group.dim
-        there = tensor[local] if tensor.ndim == 1 else tensor[local, :dim]
-        copied = there.to("cpu", copy=True, memory_format=torch.contiguous_format)
-        place_m = self._place_R[local].to("cpu", torch.int64)
-        changed = (place_m >= 0).nonzero()[:, 0]
-        before = self._aside[kind][place_m[changed]]
-        copied[changed] = before if tensor.ndim == 1 else before[:, :dim]
+        if self._failure:
+            raise self._failure
+        copied = self._narrow(self._kinds[kind][local]).to("cpu", copy=True, memory_format=torch.contiguous_format)
+        place_n = self._place_R[local].cpu()
+        changed_m = (place_n >= 0).nonzero()[:, 0]
+        place_m = place_n[changed_m]
+        for start, room in zip(self._starts, self._rooms[kind], strict=True):
+            here_m = (place_m >= start) & (place_m < start + len(room))
+            before = self._narrow(room.index_select(0, place_m[here_m] - start))
+            copied.index_copy_(0, changed_m[here_m], before)
         return copied
 
     def drop(self, kind: str) -> None:
         """Follows the copying of a kind; after the last, rows may change without telling."""
-        if self._aside.pop(kind, None) is not None and not self._aside:
+        self._rooms.pop(kind, None)
+        if not self._rooms and self._keep in self.shard.watchers:
             self.shard.watchers.remove(self._keep)
 
+    def _narrow(self, rows: Tensor) -> Tensor:
+        """Without the columns that only kernels want."""
+        return rows if rows.ndim == 1 else rows[:, : self.shard.group.dim]
+
     def _keep(self, local_M: Tensor) -> None:
-        fresh = local_M[self._place_R[local_M] < 0].unique()
-        start, self._count = self._count, self._count + len(fresh)
-        if start == self._count:
+        try:
+            self._put_aside(local_M[self._place_R[local_M] < 0].unique())
+        except (RuntimeError, MemoryError) as error:  # no memory: that ends the capture, and not the update
+            self._failure = error
+            self.shard.watchers.remove(self._keep)
+
+    def _put_aside(self, fresh_m: Tensor) -> None:
+        if not len(fresh_m):
             return
-        self._place_R[fresh] = torch.arange(start, self._count, dtype=torch.int32, device=fresh.device)
-        for kind, aside in self._aside.items():
-            if self._count > len(aside):
-                self._aside[kind] = aside.new_empty(2 * self._count, *aside.shape[1:])
-                self._aside[kind][:start] = aside[:start]
-            self._aside[kind][start : self._count] = self._kinds[kind][fresh].cpu()
+        if self._used + len(fresh_m) > self._room:
+            self._starts.append(self._room)
+            for kind, rooms in self._rooms.items():
+                size = max(len(fresh_m), self._room, _LEAST_ROOM)
+                rooms.append(torch.empty(size, *self._kinds[kind].shape[1:], dtype=self._kinds[kind].dtype))
+            self._used, self._room = self._room, self._room + size
+        start, self._used = self._used, self._used + len(fresh_m)
+        for kind, rooms in self._rooms.items():
+            before = self._kinds[kind].index_select(0, fresh_m)  # several times as fast as indexing
+            rooms[-1][start - self._starts[-1] :][: len(fresh_m)].copy_(before)
+        self._place_R[fresh_m] = torch.arange(start, self._used, dtype=torch.int32, device=fresh_m.device)

@@ -133,7 +133,7 @@ class Shard:
         return torch.stack([self.updates[local_M], self.sightings[local_M], self.frozen[local_M].int()], dim=1)
 
     def _tell(self, local_M: Tensor) -> None:
-        for watcher in self.watchers:
+        for watcher in [*self.watchers]:  # some leave when they are told
             watcher(local_M)
 
     def _count(self, local_M: Tensor) -> None:

@@ -47,8 +47,8 @@ def begin(
 ) -> Saving:
     """Joint: begins to write a snapshot of what there is now, and then to delete all but the newest `kept`.
 
-    The engine's thread calls `step` until it is done; `wake` is called from another thread when there may be something
-    to do for it again. One saving is under way at a time.
+    The engine's thread calls `step` until that has nothing to do and the saving is done; `wake` is called from another
+    thread when there may be something to do again. One saving is under way at a time.
     """
     world = engine.world
     final = folder / f"{version:012d}"
@@ -86,6 +86,7 @@ def save(engine: Engine, clients: Clients | None, version: int, folder: Path, *,
         if not saving.step():
             more.wait()
             more.clear()
+    saving.finish()
     return saving.done.result()
 
 
@@ -148,15 +149,16 @@ class Saving:
             self._wake()
 
     def _settle(self, result: Callable[[], Snapshot]) -> None:
+        made: Snapshot | None = None
+        failure: Exception | None = None
         try:
             made = result()
-        except SnapshotError as error:
-            self.done.set_exception(error)
-        except EmbershardError as error:
-            self.done.set_exception(SnapshotError(f"a snapshot can't be written: {error}"))
         except Exception as error:
-            self.done.set_exception(error)
+            told = isinstance(error, SnapshotError) or not isinstance(error, EmbershardError)
+            failure = error if told else SnapshotError(f"a snapshot can't be written: {error}")
+        self._over = True
+        if made is None:
+            self.done.set_exception(failure)
         else:
             self.done.set_result(made)
-        self._over = True
         self._wake()
