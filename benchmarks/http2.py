@@ -110,7 +110,9 @@ class Connection:
     def _end(self, stream: int, trailers: bytes) -> Iterator[Ended]:
         if (received := self._received.pop(stream, None)) is not None:
             status, pushback = _STATUS.search(trailers), _PUSHBACK.search(trailers)
-            yield Ended(stream, int(status[1]) if status else CANCELLED, received, int(pushback[1]) if pushback else None)
+            yield Ended(
+                stream, int(status[1]) if status else CANCELLED, received, int(pushback[1]) if pushback else None
+            )
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import embershard
-from embershard import Client
+from embershard import AsyncClient, Client
 from embershard.errors import ERROR_BY_STATUS
 from embershard.types import FeatureBatch
 from embershard.v1 import embershard_pb2 as pb
@@ -24,10 +25,12 @@ class Moody(rpc.EmbeddingServiceServicer):  # type: ignore[misc]  # gRPC's gener
     def __init__(self) -> None:
         self.moods: list[grpc.StatusCode] = []
         self.calls = 0
+        self.identities: list[tuple[str, int]] = []
 
     def _be_moody(self, context: grpc.ServicerContext) -> None:
         self.calls += 1
         if self.moods:
+            context.set_trailing_metadata([("grpc-retry-pushback-ms", "1")])
             context.abort(self.moods.pop(0), "not now")
 
     def Lookup(self, request: Any, context: grpc.ServicerContext) -> pb.LookupResponse:
@@ -35,8 +38,13 @@ class Moody(rpc.EmbeddingServiceServicer):  # type: ignore[misc]  # gRPC's gener
         return pb.LookupResponse(version=5)
 
     def Update(self, request: Any, context: grpc.ServicerContext) -> pb.UpdateResponse:
+        self.identities.append((request.client_id, request.sequence))
         self._be_moody(context)
         return pb.UpdateResponse(version=6)
+
+    def UpdateStream(self, requests: Any, context: grpc.ServicerContext) -> Iterator[pb.UpdateResponse]:
+        for request in requests:
+            yield self.Update(request, context)
 
 
 @pytest.fixture
@@ -65,12 +73,86 @@ def test_a_large_lookup_is_repeated_as_well(service: tuple[Moody, str]) -> None:
     assert moody.calls == 3
 
 
-def test_an_update_that_may_have_been_applied_is_never_repeated(service: tuple[Moody, str]) -> None:
+UPDATE: dict[str, Any] = {"features": {"t": [1]}, "gradients": {"t": np.ones((1, 2))}}
+
+
+def test_an_update_is_sent_again_under_its_number_until_it_is_answered(service: tuple[Moody, str]) -> None:
     moody, target = service
-    moody.moods = [grpc.StatusCode.UNAVAILABLE]
-    with Client(target) as client, pytest.raises(embershard.Unavailable, match="not now"):
-        client.update({"t": [1]}, gradients={"t": np.ones((1, 2))})
-    assert moody.calls == 1
+    moody.moods = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED]
+    with Client(target) as client:
+        assert [client.update(**UPDATE) for _ in range(3)] == [6] * 3
+    assert len({client_id for client_id, _ in moody.identities}) == 1
+    assert [sequence for _, sequence in moody.identities] == [1, 1, 1, 2, 3]
+
+
+def test_what_is_not_answered_in_time_leaves_no_gap_behind_it(service: tuple[Moody, str]) -> None:
+    moody, target = service
+    with Client(target) as client:
+        client.update(**UPDATE)
+        moody.moods = [grpc.StatusCode.UNAVAILABLE] * 1000
+        with pytest.raises(embershard.Unavailable, match="not now"):
+            client.update(**UPDATE, timeout_s=0.2)
+        moody.moods = []
+        client.update(**UPDATE)
+    (first, one), *tried, (other, last) = moody.identities
+    assert {*tried} == {(first, 2)}
+    assert other != first
+    assert (one, last) == (1, 1)
+
+
+def test_a_refused_update_leaves_its_number_to_the_next(service: tuple[Moody, str]) -> None:
+    moody, target = service
+    moody.moods = [grpc.StatusCode.INVALID_ARGUMENT]
+    with Client(target) as client:
+        with pytest.raises(embershard.InvalidInput):
+            client.update(**UPDATE)
+        client.update(**UPDATE)
+    assert [sequence for _, sequence in moody.identities] == [1, 1]
+
+
+def test_a_client_that_was_forgotten_begins_anew(service: tuple[Moody, str]) -> None:
+    moody, target = service
+    with Client(target) as client:
+        client.update(**UPDATE)
+        moody.moods = [grpc.StatusCode.OUT_OF_RANGE]
+        assert client.update(**UPDATE) == 6
+    assert [sequence for _, sequence in moody.identities] == [1, 2, 1]
+
+
+def test_a_gap_in_numbers_of_the_callers_own_is_told(service: tuple[Moody, str]) -> None:
+    moody, target = service
+    moody.moods = [grpc.StatusCode.OUT_OF_RANGE]
+    with Client(target) as client, pytest.raises(embershard.SequenceGap):
+        client.update(**UPDATE, identity=("trainer-0", 7))
+    assert moody.identities == [("trainer-0", 7)]
+
+
+def test_a_stream_that_breaks_goes_on_where_it_was(service: tuple[Moody, str]) -> None:
+    moody, target = service
+    with Client(target) as client:
+        versions = client.update_stream(({"t": [1]}, {"t": np.ones((1, 2))}) for _ in range(5))
+        assert next(versions) == 6
+        moody.moods = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE]
+        assert list(versions) == [6] * 4
+    assert len({client_id for client_id, _ in moody.identities}) == 1
+    assert [*dict.fromkeys(sequence for _, sequence in moody.identities)] == [1, 2, 3, 4, 5]
+
+
+def test_an_asynchronous_stream_does_so_as_well(service: tuple[Moody, str]) -> None:
+    moody, target = service
+
+    async def source() -> AsyncIterator[Any]:
+        for _ in range(5):
+            yield {"t": [1]}, {"t": np.ones((1, 2))}
+
+    async def versions() -> list[int]:
+        async with AsyncClient(target) as client:
+            assert await client.update(**UPDATE) == 6
+            return [version async for version in client.update_stream(source())]
+
+    moody.moods = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE]
+    assert asyncio.run(versions()) == [6] * 5
+    assert [*dict.fromkeys(moody.identities[-5:])] == moody.identities[-5:]
 
 
 @pytest.mark.parametrize("status", [name for name in ERROR_BY_STATUS if name != "UNAVAILABLE"])
@@ -124,6 +206,10 @@ def test_a_target_that_is_no_address_is_refused(target: str) -> None:
         lambda client: client.lookup({"t": (1, 2)}),
         lambda client: client.lookup({"t": [1, "a"]}),
         lambda client: client.update({"t": [1]}, gradients=np.ones((1, 2))),
+        lambda client: client.update(**UPDATE, identity=("a", -1)),
+        lambda client: client.lookup({"t": [1]}, pinned_version="a"),
+        lambda client: client.activate("newest"),
+        lambda client: client.load(1.5),
     ],
 )
 def test_what_cannot_be_sent_is_invalid_input(service: tuple[Moody, str], call: Callable[[Client], Any]) -> None:

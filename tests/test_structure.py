@@ -121,7 +121,7 @@ def test_every_error_has_a_status_or_never_travels() -> None:
     kinds = {
         kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.EmbershardError)
     }
-    local = {errors.EmbershardError, errors.ConfigError, errors.InstallError}
+    local = {errors.EmbershardError, errors.ConfigError, errors.InstallError, errors.LogError}
     assert kinds - local == set(errors.STATUS_BY_ERROR)
     assert len(errors.ERROR_BY_STATUS) == len(errors.STATUS_BY_ERROR)
     assert all(kind.__name__ in str(errors.__doc__) for kind in kinds)

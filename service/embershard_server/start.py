@@ -111,7 +111,7 @@ def _brought_back(config: Config, data: DataDir, world: World) -> Replica:
     logger.info("loading %s, %.1f MiB", newest.path, newest.bytes / 2**20)
     version = snapshot.load(engine, newest, clients)
     logger.info("loaded version %d", version)
-    activations = [Activation(**told) for told in newest.manifest.get("activations", [])]
+    activations = [Activation(**told) for told in newest.manifest["activations"]]
     return Replica(engine, version=version, clients=clients, activations=activations, load=load)
 
 

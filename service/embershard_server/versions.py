@@ -77,10 +77,10 @@ class Versions:
         if self._saving is not None:
             self._saving.finish()
             self._saving.done.exception()  # whatever has become of it, this one is tried
-        folder, kept, replica = self._data.snapshots, self._config.limits.snapshots_kept, self._replica
+        replica = self._replica
         for version, clients in replica.unsaved.items():
-            snapshot.save(replica.loaded[version], clients, version, folder, kept=kept)
-        return snapshot.save(replica.engine, replica.clients, replica.version, folder, kept=kept)
+            snapshot.save(replica.loaded[version], clients, version, self._data.snapshots, **self._keeping)
+        return snapshot.save(replica.engine, replica.clients, replica.version, self._data.snapshots, **self._keeping)
 
     def versions(self) -> list[pb.Version]:
         """What is served, in memory, and on the disk."""
@@ -142,6 +142,11 @@ class Versions:
     async def _act(self, action: str, request: Any = None) -> Any:
         return await _shielded(self._ticker.submit(ActionJob(action=action, request=request)))
 
+    @property
+    def _keeping(self) -> dict[str, Any]:
+        """Which snapshots stay."""
+        return {"kept": self._config.limits.snapshots_kept, "activations": self._replica.activations}
+
     def _is_due(self) -> bool:
         since_s = self._ticker.applied_s - self._begun_s
         wanted = self._replica.unsaved or since_s >= self._config.durability.replay_s
@@ -165,7 +170,7 @@ class Versions:
             clients,
             version,
             self._data.snapshots,
-            kept=self._config.limits.snapshots_kept,
+            **self._keeping,
             wake=self._ticker.nudge,
         )
         self._last_done = self._saving.done
@@ -181,9 +186,11 @@ class Versions:
         made = saving.done.result()
         logger.info("wrote %s, %.1f MiB", made.path, made.bytes / 2**20)
         self._replica.unsaved.pop(made.version, None)
-        oldest = next(iter(list_snapshots(self._data.snapshots)), None)
-        if self._log is not None and oldest is not None:
-            self._log.trim(int(oldest.name))
+        oldest = int(list_snapshots(self._data.snapshots)[-self._config.limits.snapshots_kept :][0].name)
+        activations = self._replica.activations
+        self._replica.activations = [told for told in activations if told.version > oldest] or activations[-1:]
+        if self._log is not None:
+            self._log.trim(oldest)
 
     def _load(self, version: int) -> Future[int]:
         """Joint: begins to fill an engine with a snapshot."""

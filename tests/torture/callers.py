@@ -10,7 +10,7 @@ import numpy as np
 
 from embershard.v1 import embershard_pb2 as pb
 from torture import requests
-from torture.fleet import Fleet
+from torture.fleet import Closed, Fleet
 from torture.history import Ack, History, Seen
 
 PAUSE_S = 0.03
@@ -48,6 +48,8 @@ class Caller(threading.Thread):
         try:
             while not self._leaving.is_set():
                 self._act(self._random.random())
+        except Closed:
+            return
         except Exception as error:
             self._history.fail(f"{self._client}: {type(error).__name__}: {error}")
 
@@ -105,7 +107,7 @@ class Caller(threading.Thread):
 
     def _lookup(self) -> None:
         pinned = self.pinned if self._random.random() < 0.3 else 0
-        own = self._version if self._random.random() < 0.3 else 0
+        own = self._version if not pinned and self._random.random() < 0.3 else 0
         request = requests.lookup(self._random, min_version=own, pinned=pinned)
         try:
             response = self._fleet.call("Lookup", request, self._random)

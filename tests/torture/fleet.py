@@ -21,6 +21,10 @@ PATIENCE_S = 240
 _ADMIN = ("Snapshot", "Grow", "Freeze", "ListVersions", "Load", "Activate", "Rollback")
 
 
+class Closed(Exception):
+    """Nobody will answer any more."""
+
+
 class Fleet:
     """One process with the local engine, which is started anew, or ranks that torchrun starts again by itself."""
 
@@ -31,7 +35,7 @@ class Fleet:
         self._announced = 0
         self._channels: dict[str, grpc.Channel] = {}
         self._changed = threading.Condition()
-        self._serving = False
+        self._serving = self._closed = False
 
     @property
     def output(self) -> str:
@@ -42,9 +46,7 @@ class Fleet:
         """A new life, unless torchrun has begun one."""
         if self._service is None:
             launcher = ["--max-restarts=100000"]
-            self._service, self._announced = Service(
-                self._config, self.data, ranks=self._ranks, launcher=launcher
-            ), 0
+            self._service, self._announced = Service(self._config, self.data, ranks=self._ranks, launcher=launcher), 0
 
     def wait(self) -> None:
         """Until it serves."""
@@ -97,6 +99,9 @@ class Fleet:
 
     def close(self) -> None:
         """Leaves nothing behind."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
         if self._service is not None:
             pids = self.pids()
             self._service.process.kill()
@@ -136,9 +141,10 @@ class Fleet:
 
     def _channel(self, random: np.random.Generator) -> grpc.Channel:
         with self._changed:
-            if not self._changed.wait_for(lambda: self._serving, PATIENCE_S):
+            if not self._changed.wait_for(lambda: self._serving or self._closed, PATIENCE_S):
                 raise AssertionError("the service has been away for too long")
-            assert self._service
+            if self._closed or self._service is None:
+                raise Closed
             addresses = self._service.addresses
             address = addresses[int(random.choice(list(addresses)))]
             if address not in self._channels:

@@ -18,7 +18,7 @@ from embershard.engine.growth import grow
 from embershard.engine.local import LocalEngine
 from embershard.engine.pipeline import Record
 from embershard.engine.session import Session
-from embershard.engine.work import Work
+from embershard.engine.work import Work, work_of_reads
 from embershard.engine.world import SoloWorld
 from embershard.errors import EmbershardError, InvalidInput
 from embershard.store import snapshot
@@ -84,8 +84,8 @@ class Model:
         """Vectors and counts, and nobody is sighted."""
         session = session or self._session
         read = session.collection.read([codec.decode_batch(feature) for feature in request.features])
-        curious = [read] if request.with_counts else []
-        return steps.look_up(session.engine, [read], curious, Work(gather=frozenset(read.rows)))[0]
+        curious = [read] if request.with_counts or request.with_provenance else []
+        return steps.look_up(session.engine, [read], curious, work_of_reads([read], curious))[0]
 
     def _update(self, request: pb.UpdateRequest, now_s: int) -> None:
         client, sequence = request.client_id, request.sequence

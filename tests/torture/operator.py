@@ -11,11 +11,11 @@ import numpy as np
 from embershard.v1 import embershard_pb2 as pb
 from torture import requests
 from torture.callers import Caller
-from torture.fleet import Fleet
+from torture.fleet import Closed, Fleet
 from torture.history import Done, History
 
 SNAPSHOTS_A_LIFE = 3
-"""No more, so that every entry of the log is seen before it is deleted."""
+"""No more, and one to begin with: the log goes back to the oldest of eight, so that all of it is seen in time."""
 _MAY_END = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -32,6 +32,10 @@ class Operator:
     def __init__(self, fleet: Fleet, history: History, callers: Sequence[Caller], random: np.random.Generator) -> None:
         self._fleet, self._history, self._callers, self._random = fleet, history, callers, random
         self._snapshots = 0
+
+    def begin(self) -> None:
+        """Before anybody calls."""
+        self._ask("Snapshot", b"", self._random)
 
     def live(self, seconds: float) -> None:
         """One life, up to its end."""
@@ -57,6 +61,8 @@ class Operator:
         try:
             while not over.wait(random.uniform(0.02, 0.4)):
                 works[random.integers(len(works))](random)
+        except Closed:
+            return
         except Exception as error:
             self._history.fail(f"operator: {type(error).__name__}: {error}")
 

@@ -16,7 +16,7 @@ name = "torture"
 seed = {seed}
 [limits]
 group_timeout_s = 20
-snapshots_kept = 4
+snapshots_kept = 8
 [durability]
 log = "{log}"
 [optimizer]
@@ -97,7 +97,7 @@ def lookup(random: np.random.Generator, *, min_version: int = 0, pinned: int = 0
     told = bool(random.random() < 0.3)
     request = pb.LookupRequest(
         features=batches,
-        min_version=0 if pinned else min_version,
+        min_version=min_version,
         pinned_version=pinned,
         with_counts=told,
         with_provenance=told,

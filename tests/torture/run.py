@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import tomllib
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -44,11 +45,14 @@ def torture(*, kills: int, seed: int, ranks: int = 0, quiet: bool = False) -> Co
         try:
             _lives(fleet, history, callers, verdict, random, kills, quiet)
         except Exception as error:
-            history.fail(f"{type(error).__name__}: {error}")
+            history.fail("".join(traceback.format_exception(error)))
         finally:
             for caller in callers:
                 caller.leave()
             fleet.close()
+            for caller in callers:
+                if caller.ident:
+                    caller.join()
         if history.failures:
             raise Found(_told(history, fleet, f"make torture KILLS={kills} SEED={seed} RANKS={ranks}"))
     return history.counts
@@ -66,6 +70,7 @@ def _lives(
     operator = Operator(fleet, history, callers, random)
     fleet.begin()
     fleet.wait()
+    operator.begin()
     for caller in callers:
         caller.start()
     with tqdm(total=kills, unit="kills", disable=quiet) as progress:

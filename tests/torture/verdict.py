@@ -96,8 +96,9 @@ class Verdict:
     def _check_pinned(self) -> None:
         by_version = defaultdict(list)
         for seen in self._pinned:
-            by_version[seen.version].append(seen)
-        self._pinned = []
+            if seen.version <= self.version:
+                by_version[seen.version].append(seen)
+        self._pinned = [seen for seen in self._pinned if seen.version > self.version]
         for version, of_it in by_version.items():
             session = self._model.session_of(version)
             for seen in of_it:

@@ -26,7 +26,12 @@ from embershard.errors import InvalidInput
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
 class LimitSpec:
-    """Bounds on what callers may ask and have waiting; answers that a caller doesn't read have none yet."""
+    """Bounds on what callers may ask, have waiting, and hold.
+
+    What calls make one rank hold in memory, beside its tables, is at most `in_flight_messages` × `message_bytes` (1 GiB)
+    for requests and answers, `queued_numbers` × 4 bytes (1 GiB) for rows that were read or are to be changed, and some
+    100 KiB a connection; callers who send faster than the server reads may go beyond it for a tenth of a second.
+    """
 
     message_bytes: Annotated[int, Field(strict=True, ge=1024, le=2**30)] = 64 * 2**20
     """Largest request, and most bytes of vectors in an answer."""
@@ -35,11 +40,24 @@ class LimitSpec:
     numbers_per_request: Annotated[int, Field(strict=True, ge=1, le=2**40)] = 2**26
     """Numbers that one request gathers or moves, of four bytes each: ids × hashes × dim, over its features."""
     queued_requests: Annotated[int, Field(strict=True, ge=1)] = 1024
-    """Lookups that wait for a tick on one rank; updates, and lookups that wait for a version, as many again each."""
+    """Lookups that wait for a tick on one rank; updates, and lookups that wait for a version, as many again each.
+    Callers (connections) take turns; once it is full, one who has less waiting takes the place of one who has more."""
     queued_numbers: Annotated[int, Field(strict=True, ge=1)] = 2**28
     """Numbers that each of the three gather or move together."""
+    queue_ms: Annotated[int, Field(strict=True, ge=1, le=60_000)] = 50
+    """Once lookups wait for longer than this for the engine, new ones are refused until they don't: those that are
+    accepted are answered soon. Callers are told to try again after as long."""
     wait_ms: Annotated[int, Field(strict=True, ge=1, le=3_600_000)] = 10_000
     """Longest wait in the queue of a request that brings no deadline."""
+    calls: Annotated[int, Field(strict=True, ge=8)] = 1024
+    """Calls at once on one rank, streams counted, and connections. No connection may have more of them than are left
+    for all others, so that one alone has half, and two have a third each."""
+    in_flight_messages: Annotated[int, Field(strict=True, ge=8)] = 16
+    """Messages of `message_bytes` for which there is memory: requests and answers that are on their way are smaller as
+    a rule, and so many more. They are shared among connections as `calls` are."""
+    stalled_s: Annotated[int, Field(strict=True, ge=1, le=3600)] = 10
+    """Longest that a caller may take to send one request, or to take one answer; then its call, or its connection,
+    ends."""
     group_timeout_s: Annotated[int, Field(strict=True, ge=2, le=3600)] = 120
     """Longest that a rank waits for its peers before all leave together."""
     update_share: Annotated[float, Field(strict=True, ge=0.01, le=0.99)] = 0.5

@@ -51,7 +51,7 @@ class Entry:
     kind: Kind
     """What it does."""
     request: bytes
-    """What is logged; empty on ranks that don't bring it."""
+    """What is logged."""
     body: Any
     """A Change, a Read, a Growth, (ids, frozen) or the version of a snapshot; None where only the rank that brings it
     needs it."""
@@ -68,7 +68,7 @@ class Entry:
 
     def told(self) -> Entry:
         """What the ranks that don't bring it know of it."""
-        return replace(self, request=b"", body=None if self.kind in _PRIVATE else self.body)
+        return replace(self, body=None) if self.kind in _PRIVATE else self
 
     @property
     def depends(self) -> bool:

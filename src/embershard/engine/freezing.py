@@ -23,8 +23,7 @@ def freeze(engine: Engine, batch: FeatureBatch, *, frozen: bool) -> int:
     Raises:
         InvalidInput: on every rank, if an id owns no row, or its vector is made of more than its row.
     """
-    part = engine.settle(Collection(engine.config).read([batch]).parts[0])
-    _check(part)
+    part = check(engine, batch)
     table = part.table
     mine = part.rows[0][engine.world.rank :: engine.world.size]
     engine.freeze({table.name: mine}, {table.name}, frozen=frozen)
@@ -34,7 +33,13 @@ def freeze(engine: Engine, batch: FeatureBatch, *, frozen: bool) -> int:
     return len(np.unique(part.ids.rows_M))
 
 
-def _check(part: RowBatch) -> None:
+def check(engine: Engine, batch: FeatureBatch) -> RowBatch:
+    """The rows of these ids, if they can be frozen.
+
+    Raises:
+        InvalidInput: as `freeze`.
+    """
+    part = engine.settle(Collection(engine.config).read([batch]).parts[0])
     table, where = part.table, f"feature {part.batch.feature!r}"
     if table.factor is not None or not table.capacity:
         shared = (
@@ -53,3 +58,4 @@ def _check(part: RowBatch) -> None:
             f"{where}: ids[{at}] = {part.batch.shown(at)} owns no row in table {table.name!r}; an id does once "
             "updates have admitted it, or it was assigned"
         )
+    return part

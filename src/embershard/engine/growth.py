@@ -53,7 +53,7 @@ def grow(engine: Engine, growth: Growth) -> int:
         InvalidInput: on every rank, if the table can't grow so; nothing has changed then.
     """
     table = engine.config.table(growth.table)
-    _check(table, growth)
+    _check(engine, table, growth)
     if growth.rows == table.rows:
         return table.rows
     first = table.matrices[0]
@@ -73,7 +73,7 @@ def check_room(engine: Engine, growth: Growth) -> None:
         InvalidInput, Overloaded: on every rank, if not.
     """
     table = engine.config.table(growth.table)
-    _check(table, growth)
+    _check(engine, table, growth)
     config = engine.config.grown({table.name: growth.rows})
     growing = [new for old, new in _pairs(engine, config) if _rows(old) != _rows(new)]
     try:
@@ -119,7 +119,7 @@ def _rows(group: Group) -> dict[str, int]:
     return {name: slot.matrix.rows for name, slot in group.slots.items()}
 
 
-def _check(table: TableSpec, growth: Growth) -> None:
+def _check(engine: Engine, table: TableSpec, growth: Growth) -> None:
     if isinstance(table.ids, HashedIds):
         raise InvalidInput(
             f"table {table.name!r} can't grow: its ids are hashed by the number of rows, and with another number each "
@@ -134,16 +134,18 @@ def _check(table: TableSpec, growth: Growth) -> None:
             f"table {table.name!r} has vocabulary ids, each of which starts from what it was served before; grow it "
             "without saying how new rows start"
         )
+    if growth.mean_of is not None:
+        part = Collection(engine.config).read([growth.mean_of]).parts[0]
+        if part.table.name != table.name or not len(part.ids.rows_M):
+            raise InvalidInput(
+                f"new rows of table {table.name!r} can be the mean of ids of its own features, of one at least"
+            )
 
 
 def _mean(engine: Engine, matrix: Matrix, growth: Growth) -> Tensor | None:
     """Joint: what new rows start as, [D]; None: seeded."""
     if growth.mean_of is not None:
         part = Collection(engine.config).read([growth.mean_of]).parts[0]
-        if part.table.name != matrix.table.name or not len(part.ids.rows_M):
-            raise InvalidInput(
-                f"new rows of table {matrix.table.name!r} can be the mean of ids of its own features, of one at least"
-            )
         rows = engine.gather({matrix.name: part.rows[0]}, {matrix.name})[matrix.name]
         return rows.double().mean(dim=0).float().cpu()
     if growth.mean:

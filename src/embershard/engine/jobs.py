@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from embershard.collection import IdCounts, Read
 from embershard.engine.entries import Entry
-from embershard.errors import DeadlineExceeded, EmbershardError, Overloaded
+from embershard.engine.lane import Lane
+from embershard.errors import DeadlineExceeded, EmbershardError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +31,10 @@ class Job:
     """In `time.monotonic()` seconds: dropped if not begun by then."""
     numbers: int = 0
     """What it adds to the queue's bound: numbers that it gathers or moves."""
+    caller: str = ""
+    """Who brings it: callers take turns."""
+    queued_s: float = 0.0
+    """Since when it waits, in `time.monotonic()` seconds."""
     done: Future[Any] = field(default_factory=Future)
     """Its result, or the EmbershardError that refuses it."""
 
@@ -119,59 +122,6 @@ class Load:
         return [*self.lookups, *self.actions]
 
 
-class _Lane:
-    """Jobs of one kind that wait, first come first."""
-
-    def __init__(self, limits: LimitSpec) -> None:
-        self._limits = limits
-        self._jobs: deque[Any] = deque()
-        self._numbers = 0
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._jobs)
-
-    def put(self, job: Job) -> None:
-        """Adds a job; Overloaded if there is no room, even without those that have lapsed."""
-        if self._full(job):
-            self.remove(lambda waiting: waiting.lapsed())
-        if self._full(job):
-            raise Overloaded(
-                f"{len(self):,} requests that touch {self._numbers:,} numbers wait already, and limits.queued_requests "
-                f"= {self._limits.queued_requests:,}, limits.queued_numbers = {self._limits.queued_numbers:,}; "
-                "try again in a moment"
-            )
-        self.add(job)
-
-    def add(self, job: Job) -> None:
-        """Adds a job that had room before."""
-        self._jobs.append(job)
-        self._numbers += job.numbers
-
-    def pop(self) -> Any:
-        """Removes the first job."""
-        job = self._jobs.popleft()
-        self._numbers -= job.numbers
-        return job
-
-    def drain(self) -> list[Any]:
-        """Removes and returns all jobs."""
-        return [self.pop() for _ in range(len(self))]
-
-    def remove(self, wanted: Callable[[Any], bool]) -> list[Any]:
-        """Removes and returns the jobs of which `wanted` is true."""
-        removed = []
-        for job in self.drain():
-            removed.append(job) if wanted(job) else self.add(job)
-        return removed
-
-    def _full(self, job: Job) -> bool:
-        too_many = len(self) >= self._limits.queued_requests
-        return too_many or (len(self) > 0 and self._numbers + job.numbers > self._limits.queued_numbers)
-
-
 class JobQueue:
     """Jobs of one rank that wait for a tick: lookups, lookups that wait for a version, entries and actions, each
     bounded apart, so that none keeps out another. Put from any thread, taken by one."""
@@ -179,11 +129,24 @@ class JobQueue:
     def __init__(self, limits: LimitSpec, *, merged_lookups: int) -> None:
         self.changed = threading.Condition()
         self._merged_lookups, self._merged_numbers = merged_lookups, limits.numbers_per_request
-        self._lookups, self._early, self._entries, self._actions = (_Lane(limits) for _ in range(4))
+        self._lookups = Lane("lookups", limits, most_wait_s=limits.queue_ms / 1000)
+        self._early = Lane("lookups of versions to come", limits)
+        self._entries, self._actions = Lane("updates", limits), Lane("actions", limits)
+        self._early_deadline = float("inf")
         self._version = 0
         self.nudged = False
         """Whether something else than a job has come; whoever heeds it says no again."""
         self._closed: EmbershardError | None = None
+        self._last_version: EmbershardError | None = None
+
+    def check_lookup(self, caller: str) -> None:
+        """Whether a caller may bring a lookup, before anything is made of it; from any thread.
+
+        Raises:
+            Overloaded: there is no room.
+        """
+        with self.changed:
+            self._lookups.check(caller)
 
     def put(self, job: Job) -> None:
         """Queues a job.
@@ -196,10 +159,27 @@ class JobQueue:
             if self._closed:
                 raise self._closed
             if isinstance(job, LookupJob):
-                (self._early if job.min_version > self._version else self._lookups).put(job)
+                self._put_lookup(job)
             else:
                 (self._entries if isinstance(job, EntryJob) else self._actions).put(job)
             self.changed.notify()
+
+    def _put_lookup(self, job: LookupJob) -> None:
+        if job.min_version <= self._version:
+            self._lookups.put(job)
+        elif self._last_version:
+            raise self._last_version
+        else:
+            self._early.put(job)
+            self._early_deadline = min(self._early_deadline, job.deadline)
+
+    def refuse_early(self, reason: EmbershardError) -> None:
+        """Refuses lookups that wait for a version, and those that come."""
+        with self.changed:
+            self._last_version = reason
+            early = self._early.drain()
+        for job in early:
+            job.refuse(reason)
 
     def close(self, reason: EmbershardError) -> bool:
         """Refuses what waits and whatever comes; False if it was closed before."""
@@ -224,14 +204,16 @@ class JobQueue:
 
     def next_deadline(self) -> float:
         """When the next lookup that waits for a version comes too late; hold `changed`."""
-        return min((job.deadline for job in self._early), default=float("inf"))
+        return self._early_deadline
 
     def take(self, version: int) -> Load:
         """Removes one tick's jobs, and those that have lapsed; hold `changed`."""
-        if version != self._version or self.next_deadline() <= time.monotonic():
+        if version != self._version or self._early_deadline <= time.monotonic():
             self._version = version
             for job in self._early.remove(lambda job: job.too_early(version) or job.min_version <= version):
+                job.queued_s = time.monotonic()
                 self._lookups.add(job)
+            self._early_deadline = min((job.deadline for job in self._early), default=float("inf"))
         load = Load(lookups=self._take_lookups(), actions=[job for job in self._actions.drain() if job.begin()])
         load.more = bool(self._lookups)
         return load
@@ -245,12 +227,12 @@ class JobQueue:
         return self._take(self._lookups, self._merged_lookups, self._merged_numbers)
 
     @staticmethod
-    def _take(lane: _Lane, most: int, most_numbers: int) -> list[Any]:
-        """Removes the first jobs of a lane, one at least, and begins them."""
+    def _take(lane: Lane, most: int, most_numbers: int) -> list[Any]:
+        """Removes the next jobs of a lane, one at least, and begins them."""
         taken: list[Any] = []
         numbers = 0
         while lane and len(taken) < most:
-            job = next(iter(lane))
+            job = lane.first()
             if taken and numbers + job.numbers > most_numbers:
                 break
             if lane.pop().begin():

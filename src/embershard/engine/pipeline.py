@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from embershard.engine import freezing
 from embershard.engine.entries import Entry, Kind, sightings_entry
 from embershard.engine.growth import check_room
 from embershard.errors import EmbershardError, InvalidInput
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _PENDING, _LOGGED, _REFUSED = range(3)
 """What rank 0 knows of the batch that is being logged."""
+_PATIENCE_S, _TICKS = 0.001, 5
+"""How long the ranks wait for the log, awake, before they sleep until it is done: so long, and so often."""
 _TICK_S = 0.005
 """About as long as one tick applies entries, so that lookups that arrive meanwhile don't wait for more."""
 _CREDIT_S = 0.05
@@ -96,6 +99,7 @@ class Pipeline:
         self._batch: list[_Step] = []
         """What is being logged."""
         self._logging: Future[None] = Future()
+        self._ticks_of_batch = 0
         self._logged: deque[_Step] = deque()
         """What is to be applied."""
         self.applied_s = 0.0
@@ -108,8 +112,15 @@ class Pipeline:
 
     @property
     def busy(self) -> bool:
-        """Joint: whether the next tick has entries to apply."""
-        return bool(self._logged)
+        """Joint: whether the next tick follows at once: it has entries to apply, or the log will soon have written its
+        batch."""
+        return bool(self._logged) or (bool(self._batch) and self._ticks_of_batch < _TICKS)
+
+    def wait_s(self) -> float:
+        """How long this rank waits for its log, or for lookups, before it begins the next tick, if that is to follow
+        at once: the others wait for it there, and can't begin another."""
+        waits = self._batch and not self._logged and self._world.rank == 0 and not self._logging.done()
+        return _PATIENCE_S if waits else 0.0
 
     @property
     def due(self) -> bool:
@@ -140,6 +151,7 @@ class Pipeline:
     def advance(self, brought: Brought, now_s: int) -> None:
         """Joint: one tick's share of the way."""
         waiting, logged, quota = brought
+        self._ticks_of_batch += 1
         if logged:
             batch, self._batch = self._batch, []
             if logged == _LOGGED:
@@ -176,6 +188,7 @@ class Pipeline:
                 for at, entry in enumerate(told)
             ]
         self._batch = [step for step in self._batch if self._possible(step)]
+        self._ticks_of_batch = 0
         if self._instant:
             self._logged += self._batch
             self._batch = []
@@ -183,10 +196,12 @@ class Pipeline:
             self._write(now_s)
 
     def _possible(self, step: _Step) -> bool:
-        """Joint: whether an entry can be done, as far as that depends on what no log knows."""
+        """Joint: whether an entry can be done, as far as can be told: no log knows how much memory there was."""
         try:
             if step.entry.kind is Kind.GROW:
                 check_room(self._replica.engine, step.entry.body)
+            elif step.entry.kind is Kind.FREEZE:
+                freezing.check(self._replica.engine, step.entry.body[0])
             elif step.entry.kind in (Kind.ACTIVATE, Kind.ROLLBACK) and step.entry.body not in self._replica.loaded:
                 raise InvalidInput(f"version {step.entry.body:,} isn't loaded; load it first")
         except EmbershardError as refusal:  # on every rank
@@ -195,15 +210,13 @@ class Pipeline:
         return True
 
     def _write(self, now_s: int) -> None:
-        """Joint: rank 0 gets all requests, and logs them."""
-        requests = self._world.collect([step.entry.request for step in self._batch if step.rank == self._world.rank])
+        """Joint: rank 0 logs what all have brought."""
         if self._log is None:
             return
         first = self._replica.version + len(self._logged) + 1
-        left = {rank: iter(of_rank) for rank, of_rank in enumerate(requests)}
         self._logging = self._log.append(
             [
-                Record(version=first + at, kind=step.entry.kind, now_s=now_s, request=next(left[step.rank]))
+                Record(version=first + at, kind=step.entry.kind, now_s=now_s, request=step.entry.request)
                 for at, step in enumerate(self._batch)
             ]
         )

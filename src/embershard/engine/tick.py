@@ -166,13 +166,13 @@ class Ticker:
 
     def _next(self) -> Load:
         """What this rank brings to the next tick; does its chores, and sleeps, until any rank brings something."""
-        heartbeat = time.monotonic() + self._heartbeat_s
+        heartbeat = time.monotonic() + (self._pipeline.wait_s() if self._awake else self._heartbeat_s)
         working = True
         while True:
             with self._wake:
                 load = self._queue.take(self.version)
                 wanted = load.jobs or self._news or self._pipeline.due or self._woken >= self._sleeps
-                if self._awake or wanted or heartbeat <= time.monotonic():
+                if wanted or heartbeat <= time.monotonic():
                     self._news = False
                     return load
                 if not working and not self._queue.nudged:

@@ -52,10 +52,6 @@ class World(ABC):
         """Joint: every rank's item, on every rank."""
 
     @abstractmethod
-    def collect(self, item: Any) -> list[Any]:
-        """Joint: every rank's item, on rank 0; nothing on the others."""
-
-    @abstractmethod
     def meet(self, key: str, item: Any, *, timeout_s: float | None = None) -> list[Any]:
         """Joint, for threads beside the tick, which has the collectives to itself: every rank's item, on every rank.
 
@@ -92,10 +88,6 @@ class SoloWorld(World):
 
     def gather(self, item: Any) -> list[Any]:
         """As `World.gather`."""
-        return [item]
-
-    def collect(self, item: Any) -> list[Any]:
-        """As `World.collect`."""
         return [item]
 
     def meet(self, key: str, item: Any, *, timeout_s: float | None = None) -> list[Any]:  # noqa: ARG002  # alone
@@ -151,12 +143,6 @@ class TorchWorld(World):
         items: list[Any] = [None] * self.size
         dist.all_gather_object(items, item)
         return items
-
-    def collect(self, item: Any) -> list[Any]:
-        """As `World.collect`."""
-        items: list[Any] | None = [None] * self.size if self.rank == 0 else None
-        dist.gather_object(item, items)
-        return items or []
 
     def meet(self, key: str, item: Any, *, timeout_s: float | None = None) -> list[Any]:
         """As `World.meet`."""

@@ -33,6 +33,7 @@ _SHAPE = {
     "optimizers": {...: str},
     "version": int,
     "world_size": int,
+    "activations": [{"version": int, "activated": int, "before": int}],
     "torch": str,
     "tensors": {...: {"dtype": str, "shape": [int], "checksum": str}},
     "files": {...: {"bytes": int, "sha256": str}},

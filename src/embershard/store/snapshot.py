@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from embershard.store.writing import Job
 if TYPE_CHECKING:
     from embershard.engine.base import Engine
     from embershard.engine.clients import Clients
+    from embershard.engine.replica import Activation
     from embershard.store.manifest import Snapshot
 
 __all__ = ["Saving", "begin", "check_belongs", "check_rows", "fill", "load", "read_tensors", "save"]
@@ -43,6 +44,7 @@ def begin(
     folder: Path,
     *,
     kept: int,
+    activations: Sequence[Activation] = (),
     wake: Callable[[], None] = lambda: None,
 ) -> Saving:
     """Joint: begins to write a snapshot of what there is now, and then to delete all but the newest `kept`.
@@ -67,6 +69,7 @@ def begin(
         parts=capture.parts,
         vocabularies={name: vocabulary.state() for name, vocabulary in engine.vocabularies.items()},
         clients=None if clients is None else clients.state(),
+        activations=[*activations],
     )
     saving = Saving(capture, wake)
     agree = meeting(world, f"snapshot/{version}")
@@ -74,14 +77,22 @@ def begin(
     return saving
 
 
-def save(engine: Engine, clients: Clients | None, version: int, folder: Path, *, kept: int) -> Snapshot:
+def save(
+    engine: Engine,
+    clients: Clients | None,
+    version: int,
+    folder: Path,
+    *,
+    kept: int,
+    activations: Sequence[Activation] = (),
+) -> Snapshot:
     """Joint: the same to its end, while nothing changes.
 
     Raises:
         SnapshotError: on every rank, if any can't write; nothing is left behind.
     """
     more = threading.Event()
-    saving = begin(engine, clients, version, folder, kept=kept, wake=more.set)
+    saving = begin(engine, clients, version, folder, kept=kept, activations=activations, wake=more.set)
     while not saving.done.done():
         if not saving.step():
             more.wait()

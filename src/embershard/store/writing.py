@@ -6,7 +6,7 @@ import logging
 import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from embershard.store.row_files import RowFile, file_of_rank
 if TYPE_CHECKING:
     from embershard.config import Config, Matrix
     from embershard.engine.capture import Part, Slice
+    from embershard.engine.replica import Activation
     from embershard.store.id_files import State
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class Job:
     """{table: what its vocabulary knew}."""
     clients: State | None
     """What clients had sent."""
+    activations: Sequence[Activation]
+    """When other tables were served; later ones, too."""
 
     @property
     def final(self) -> Path:
@@ -87,7 +90,7 @@ class Job:
             agree(None)  # so that nobody tells before nothing is left
             raise
         if first:
-            _delete_old(self.folder, self.kept)
+            _delete_old(self.folder, self.kept, self.activations)
         return open_snapshot(self.final)
 
     def _write_files(self, partial: Path, slices: Generator[Slice]) -> _Written:
@@ -112,6 +115,7 @@ class Job:
             "optimizers": {table.name: config.optimizer_of(table).kind for table in config.tables},
             "version": self.version,
             "world_size": self.world_size,
+            "activations": [asdict(told) for told in self.activations if told.version <= self.version],
             "torch": torch.__version__,
             "tensors": {
                 part.name: {
@@ -125,9 +129,15 @@ class Job:
         }
 
 
-def _delete_old(folder: Path, kept: int) -> None:
-    for path in list_snapshots(folder)[:-kept]:
-        try:
-            shutil.rmtree(path)
+def _delete_old(folder: Path, kept: int, activations: Sequence[Activation]) -> None:
+    """All but the newest, what a rollback serves again, and what the log since the oldest of them has activated."""
+    found = list_snapshots(folder)
+    oldest = int(found[-kept:][0].name)
+    needed = {told.activated for told in activations if told.version > oldest} | {t.before for t in activations[-1:]}
+    for path in found[:-kept]:
+        if int(path.name) in needed:
+            continue
+        try:  # first its name, so that no part of it is ever taken for a snapshot
+            shutil.rmtree(path.rename(path.with_name(f"{_PARTIAL}{path.name}")))
         except OSError as error:  # the new snapshot is complete all the same
             logger.warning("the old snapshot %s can't be deleted: %s", path, error)

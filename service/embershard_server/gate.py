@@ -1,0 +1,221 @@
+"""The gate of a front end: how many calls there are at once, and what memory they hold, so that both are bounded.
+
+Nothing is read of a call that is refused. No connection may have more than what is left for all others: however many
+greedy ones there are, there is room for one more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from embershard.errors import DeadlineExceeded, EmbershardError, Overloaded, Unavailable
+from embershard_server import connections
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import grpc.aio
+
+    from embershard.config import LimitSpec
+
+COPIES = 3
+"""A request is there so often while it is worked on: as it came, parsed, and as it is logged."""
+ANSWER_COPIES = 2
+"""An answer: as it was made, and as gRPC sends it."""
+SWEEP_S = 0.1
+"""The gate looks so often at what has come on connections and what stalls, or more rarely where that takes long."""
+_CALL_BYTES, _MESSAGE_BYTES = 512, 64
+"""What a call, and a message, may have around it on the wire."""
+
+
+class _Peer:
+    """What one connection holds."""
+
+    def __init__(self) -> None:
+        self.calls: set[Call] = set()
+        self.bytes = 0
+        """Of messages that have come, and of answers that aren't taken."""
+        self.arriving = 0
+        """Of messages of which a part has come."""
+        self.taken = self.settled = 0
+        """Of messages that have come since the last sweep began, and before."""
+
+
+class Call:
+    """One call, from when it is let in until gRPC is done with it."""
+
+    def __init__(self, gate: Gate, peer: str, context: grpc.aio.ServicerContext[Any, Any], wait_s: float) -> None:
+        self.peer, self._gate, self._held = peer, gate, 0
+        remaining_s = context.time_remaining()
+        self.deadline = time.monotonic() + (wait_s if remaining_s is None else remaining_s)
+        """In `time.monotonic()` seconds; of a stream without one, that of its present message."""
+        self._wait_s = wait_s if remaining_s is None else None
+        self._receiver: asyncio.Task[Any] | None = None
+        self._reason: EmbershardError | None = None
+        self.waits_since = 0.0
+        """Since when it waits for a message."""
+
+    @property
+    def receiving(self) -> bool:
+        """Whether it waits for a message."""
+        return self._receiver is not None
+
+    async def receive(self, requests: AsyncIterator[bytes]) -> bytes | None:
+        """The next message, or None after the last.
+
+        Raises:
+            EmbershardError: the reason for which the call is ended.
+        """
+        if self._reason:
+            raise self._reason
+        self._receiver, self.waits_since = asyncio.current_task(), time.monotonic()
+        try:
+            request = await anext(requests, None)
+        except asyncio.CancelledError:
+            if self._reason:
+                raise self._reason from None
+            raise  # the caller has gone
+        finally:
+            self._receiver = None
+        if request is None:
+            return None
+        if self._wait_s is not None:
+            self.deadline = time.monotonic() + self._wait_s
+        elif self.deadline <= time.monotonic():
+            raise DeadlineExceeded("the deadline passed before the request was read; nothing was done")
+        self._gate.took(self.peer, len(request))
+        self.hold(COPIES * len(request))
+        return request
+
+    def hold(self, size: int) -> None:
+        """Has so many more bytes.
+
+        Raises:
+            Overloaded: there is no room for them.
+        """
+        self._gate.hold(self.peer, size)
+        self._held += size
+
+    def sends(self) -> None:
+        """Its answer is on its way."""
+        self._gate.sending[self] = time.monotonic()
+
+    def sent(self) -> None:
+        """Holds nothing any more: its answer was taken, or nobody wants it."""
+        self._gate.sending.pop(self, None)
+        self._gate.let_go(self.peer, self._held)
+        self._held = 0
+
+    def end(self, reason: EmbershardError) -> None:
+        """Ends it now if it waits for a message, or else after the one it is at."""
+        self._reason = self._reason or reason
+        if self._receiver:
+            self._receiver.cancel()
+
+
+class Gate:
+    """All calls of a front end."""
+
+    def __init__(self, limits: LimitSpec) -> None:
+        self._limits = limits
+        self._most_bytes = limits.in_flight_messages * limits.message_bytes
+        self._peers: dict[str, _Peer] = {}
+        self._calls = self._bytes = 0
+        self._received: dict[str, int] = {}
+        self._leaving: EmbershardError | None = None
+        self._drained = asyncio.Event()
+        self.sending: dict[Call, float] = {}
+        """Calls whose answer is on its way, and since when."""
+
+    def enter(self, context: grpc.aio.ServicerContext[Any, Any]) -> Call:
+        """Lets a call in.
+
+        Raises:
+            Overloaded: there are too many, of this connection or at all.
+            Unavailable: the server leaves.
+        """
+        if self._leaving:
+            raise self._leaving
+        name = context.peer()
+        peer = self._peers.get(name) or _Peer()
+        if len(peer.calls) + 1 > self._limits.calls - self._calls - 1:
+            raise self._overloaded(
+                f"this connection has {len(peer.calls):,} calls, all have {self._calls:,}, and limits.calls = "
+                f"{self._limits.calls:,}"
+            )
+        call = Call(self, name, context, self._limits.wait_ms / 1000)
+        self._peers[name] = peer
+        peer.calls.add(call)
+        self._calls += 1
+        context.add_done_callback(lambda _: self._leave(call))
+        return call
+
+    def hold(self, name: str, size: int) -> None:
+        """A connection has so many more bytes; Overloaded if that is too much."""
+        peer = self._peers[name]
+        if peer.bytes + size > self._most_bytes - self._bytes - size:
+            raise self._overloaded(
+                f"requests and answers of this connection hold {peer.bytes:,} bytes, those of all {self._bytes:,}, and "
+                f"there is no room for {size:,} more: limits.in_flight_messages × limits.message_bytes = "
+                f"{self._most_bytes:,}; read answers sooner, or ask for less at once"
+            )
+        peer.bytes += size
+        self._bytes += size
+
+    def let_go(self, name: str, size: int) -> None:
+        """It has so many fewer."""
+        self._peers[name].bytes -= size
+        self._bytes -= size
+
+    def took(self, name: str, size: int) -> None:
+        """A whole message has come."""
+        self._peers[name].taken += size + _MESSAGE_BYTES
+
+    def leave(self) -> None:
+        """Lets nobody in any more, and ends calls that wait for a message; others end with their answer."""
+        self._leaving = Unavailable("the server is stopping; try again in a moment, or elsewhere")
+        for call in self._all_calls():
+            call.end(self._leaving)
+        if not self._calls:
+            self._drained.set()
+
+    async def drained(self) -> None:
+        """Waits until all calls have ended after `leave`."""
+        await self._drained.wait()
+
+    async def watch(self) -> None:
+        """Ends what stalls or sends too much, again and again."""
+        while True:
+            begin = time.monotonic()
+            for peer in self._peers.values():
+                peer.settled, peer.taken = peer.taken, 0
+            self._note(await asyncio.to_thread(connections.received))
+            self._end_greedy()
+            if stalled := self._stalled():
+                await asyncio.to_thread(connections.shut, stalled)
+            await asyncio.sleep(max(SWEEP_S, 20 * (time.monotonic() - begin)))
+
+    def _leave(self, call: Call) -> None:
+        call.sent()
+        peer = self._peers[call.peer]
+        peer.calls.remove(call)
+        peer.taken += _CALL_BYTES
+        if not peer.calls:
+            del self._peers[call.peer]
+        self._calls -= 1
+        if self._leaving and not self._calls:
+            self._drained.set()
+
+    def _all_calls(self) -> list[Call]:
+        return [call for peer in self._peers.values() for call in peer.calls]
+
+    def _note(self, received: dict[str, int]) -> None:
+        """What has come on connections and is no whole message yet."""
+        self._bytes -= sum(peer.arriving for peer in self._peers.values())
+        for name, peer in self._peers.items():
+            address = connections.address_of(name)
+            come = received.get(address, 0) - self._received.get(address, 0)
+            waits = any(call.receiving for call in peer.calls)
+            peer.arriving = max(0, peer.arriving + come - peer.settled) if waits else 0
