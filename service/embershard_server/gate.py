@@ -7,6 +7,7 @@ greedy ones there are, there is room for one more.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from embershard.config import LimitSpec
+
+logger = logging.getLogger(__name__)
 
 COPIES = 3
 """A request is there so often while it is worked on: as it came, parsed, and as it is logged."""
@@ -46,8 +49,10 @@ class _Peer:
 class Call:
     """One call, from when it is let in until gRPC is done with it."""
 
-    def __init__(self, gate: Gate, peer: str, context: grpc.aio.ServicerContext[Any, Any], wait_s: float) -> None:
-        self.peer, self._gate, self._held = peer, gate, 0
+    def __init__(
+        self, gate: Gate, peer: str, context: grpc.aio.ServicerContext[Any, Any], *, wait_s: float, single: bool
+    ) -> None:
+        self.peer, self.single, self._gate, self._held = peer, single, gate, 0
         remaining_s = context.time_remaining()
         self.deadline = time.monotonic() + (wait_s if remaining_s is None else remaining_s)
         """In `time.monotonic()` seconds; of a stream without one, that of its present message."""
@@ -122,15 +127,15 @@ class Gate:
         self._limits = limits
         self._most_bytes = limits.in_flight_messages * limits.message_bytes
         self._peers: dict[str, _Peer] = {}
-        self._calls = self._bytes = 0
+        self._calls = self._bytes = self._arriving = 0
         self._received: dict[str, int] = {}
         self._leaving: EmbershardError | None = None
         self._drained = asyncio.Event()
         self.sending: dict[Call, float] = {}
         """Calls whose answer is on its way, and since when."""
 
-    def enter(self, context: grpc.aio.ServicerContext[Any, Any]) -> Call:
-        """Lets a call in.
+    def enter(self, context: grpc.aio.ServicerContext[Any, Any], *, single: bool) -> Call:
+        """Lets a call in, of a `single` message or a stream.
 
         Raises:
             Overloaded: there are too many, of this connection or at all.
@@ -145,7 +150,7 @@ class Gate:
                 f"this connection has {len(peer.calls):,} calls, all have {self._calls:,}, and limits.calls = "
                 f"{self._limits.calls:,}"
             )
-        call = Call(self, name, context, self._limits.wait_ms / 1000)
+        call = Call(self, name, context, wait_s=self._limits.wait_ms / 1000, single=single)
         self._peers[name] = peer
         peer.calls.add(call)
         self._calls += 1
@@ -155,7 +160,7 @@ class Gate:
     def hold(self, name: str, size: int) -> None:
         """A connection has so many more bytes; Overloaded if that is too much."""
         peer = self._peers[name]
-        if peer.bytes + size > self._most_bytes - self._bytes - size:
+        if peer.bytes + size > self._room() - size:
             raise self._overloaded(
                 f"requests and answers of this connection hold {peer.bytes:,} bytes, those of all {self._bytes:,}, and "
                 f"there is no room for {size:,} more: limits.in_flight_messages × limits.message_bytes = "
@@ -202,20 +207,56 @@ class Gate:
         peer = self._peers[call.peer]
         peer.calls.remove(call)
         peer.taken += _CALL_BYTES
-        if not peer.calls:
-            del self._peers[call.peer]
         self._calls -= 1
         if self._leaving and not self._calls:
             self._drained.set()
 
-    def _all_calls(self) -> list[Call]:
-        return [call for peer in self._peers.values() for call in peer.calls]
-
     def _note(self, received: dict[str, int]) -> None:
         """What has come on connections and is no whole message yet."""
-        self._bytes -= sum(peer.arriving for peer in self._peers.values())
+        self._peers = {name: peer for name, peer in self._peers.items() if peer.calls}
         for name, peer in self._peers.items():
             address = connections.address_of(name)
             come = received.get(address, 0) - self._received.get(address, 0)
             waits = any(call.receiving for call in peer.calls)
             peer.arriving = max(0, peer.arriving + come - peer.settled) if waits else 0
+        self._received = received
+        self._arriving = sum(peer.arriving for peer in self._peers.values())
+
+    def _end_greedy(self) -> None:
+        """Ends calls of connections on which more is arriving than there is room for."""
+        for peer in sorted(self._peers.values(), key=lambda peer: peer.bytes + peer.arriving, reverse=True):
+            if peer.arriving and peer.bytes + peer.arriving > self._room():
+                reason = self._overloaded(
+                    f"{peer.arriving:,} bytes of requests are arriving on this connection, {self._arriving:,} on all, "
+                    f"and there is no room for them: limits.in_flight_messages × limits.message_bytes = "
+                    f"{self._most_bytes:,}; send less at once"
+                )
+                self._arriving -= peer.arriving
+                peer.arriving = 0
+                for call in peer.calls:
+                    if call.receiving:
+                        call.end(reason)
+
+    def _stalled(self) -> set[str]:
+        """Ends requests that don't arrive; returns the addresses of peers that don't take their answers."""
+        latest = time.monotonic() - self._limits.stalled_s
+        late = f"within limits.stalled_s = {self._limits.stalled_s} s"
+        for call in self._all_calls():
+            if call.receiving and call.single and call.waits_since < latest:
+                call.end(DeadlineExceeded(f"the request didn't arrive whole {late}; nothing was done"))
+        slow = {connections.address_of(call.peer) for call, since in self.sending.items() if since < latest}
+        if slow:
+            logger.warning("ending connections that didn't take an answer %s: %s", late, ", ".join(sorted(slow)))
+        return slow
+
+    def _all_calls(self) -> list[Call]:
+        return [call for peer in self._peers.values() for call in peer.calls]
+
+    def _room(self) -> int:
+        """Bytes that nobody has."""
+        return self._most_bytes - self._bytes - self._arriving
+
+    def _overloaded(self, message: str) -> Overloaded:
+        refusal = Overloaded(message)
+        refusal.retry_after_s = self._limits.queue_ms / 1000
+        return refusal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,8 @@ from grpc_reflection.v1alpha import reflection
 
 from embershard.engine.tick import Ticker
 from embershard.errors import ConfigError, SnapshotError
+from embershard_server.gate import Gate
 from embershard_server.servicers import Servicers
-from embershard_server.streams import Streams
 from embershard_server.versions import Versions
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 SERVICES = ("embershard.v1.EmbeddingService", "embershard.v1.AdminService")
 GRACE_S = 10.0
 """Longest that calls in flight may take to finish when the server leaves."""
+KEEPALIVE_S = 20
+"""A connection is checked so often, and ends if it doesn't answer within half of that."""
 HEADER_BYTES = 2**20
 """What an answer may have around its vectors."""
 FAILED = 70
@@ -67,8 +70,10 @@ class Server:
             lost=lambda error: self._from_thread(self._lose, error),
         )
         self._versions.serve(ticker)
-        streams = Streams()
-        front, address = await self._open(Servicers(self._replica, ticker, self._versions, streams))
+        gate = Gate(self._limits)
+        front, address = await self._open(Servicers(self._replica, ticker, self._versions, gate))
+        watching = asyncio.create_task(gate.watch())
+        watching.add_done_callback(self._watched)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._leaving.set)
         ticker.start()
@@ -79,11 +84,12 @@ class Server:
             logger.info("leaving: finishing the calls in flight")
             await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
             ticker.leave(ready=False)
-            streams.end()
-            await front.stop(GRACE_S)
+            gate.leave()
+            await self._close(front, gate)
         finally:  # whatever happened: the engine's thread would keep the process
             ticker.leave(ready=True)
             await asyncio.to_thread(ticker.join)
+            watching.cancel()
             if self._log is not None:
                 await asyncio.to_thread(self._log.close)
         if self._status != FAILED:
@@ -98,11 +104,20 @@ class Server:
                 ("grpc.max_send_message_length", most + HEADER_BYTES),
                 # Without this, a second server on the same port would take every other call in silence.
                 ("grpc.so_reuseport", 0),
-                # Calls wait in our queue, which refuses with a reason; gRPC's own would cancel them without one.
-                ("grpc.server.max_pending_requests", 2**20),
-                ("grpc.server.max_pending_requests_hard_limit", 2**20),
-                # Clients may ask every ten seconds whether the server is still there.
+                # Refusing with a reason takes this process about half as long as a small lookup. Where it can't keep up
+                # even with that, gRPC cancels calls without one, which takes next to nothing.
+                ("grpc.server.max_pending_requests", int(os.environ.get("P1", 64))),
+                ("grpc.server.max_pending_requests_hard_limit", int(os.environ.get("P2", 256))),
+                # Clients may ask every ten seconds whether the server is still there, and the server asks, too: a
+                # client that has gone without a word holds nothing for long.
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+                ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
+                ("grpc.keepalive_timeout_ms", KEEPALIVE_S * 1000 // 2),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.server_handshake_timeout_ms", KEEPALIVE_S * 1000),
+                # A client with more calls than that keeps them on its side.
+                ("grpc.max_concurrent_streams", self._limits.calls // 4),
+                ("grpc.max_allowed_incoming_connections", self._limits.calls),
             ],
         )
         front.add_generic_rpc_handlers(servicers.handlers())
@@ -115,6 +130,19 @@ class Server:
             raise ConfigError(f"can't listen on {self._address}: {error}; give another --listen HOST:PORT") from error
         await front.start()
         return front, f"{host}:{bound or port}"
+
+    async def _close(self, front: grpc.aio.Server, gate: Gate) -> None:
+        """Lets calls end; what stays open after that are connections on which nothing is asked, and health watches."""
+        stopping = asyncio.create_task(front.stop(GRACE_S))
+        drained = asyncio.create_task(gate.drained())
+        await asyncio.wait([stopping, drained], return_when=asyncio.FIRST_COMPLETED)
+        drained.cancel()
+        await front.stop(None)
+        await stopping
+
+    def _watched(self, watching: asyncio.Task[None]) -> None:
+        if not watching.cancelled() and (error := watching.exception()):
+            self._lose(error)
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for service in ("", *SERVICES):

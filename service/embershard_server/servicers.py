@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -17,7 +16,8 @@ from embershard.engine.jobs import Answer, EntryJob, Job, LookupJob
 from embershard.errors import FingerprintMismatch, InvalidInput
 from embershard.v1 import embershard_pb2 as pb
 from embershard_server.describe import describe_tables
-from embershard_server.status import Context, unary
+from embershard_server.gate import ANSWER_COPIES
+from embershard_server.handlers import single, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from embershard.engine.entries import Entry
     from embershard.engine.replica import Activation, Grown, Outcome, Replica
     from embershard.engine.tick import Ticker
-    from embershard_server.streams import Streams
+    from embershard_server.gate import Call, Gate
     from embershard_server.versions import Versions
 
 SMALL = 20_000
@@ -38,39 +38,40 @@ _Work = TypeVar("_Work")
 class Servicers:
     """The RPCs of one front end."""
 
-    def __init__(self, replica: Replica, ticker: Ticker, versions: Versions, streams: Streams) -> None:
-        self._replica, self._ticker, self._versions, self._streams = replica, ticker, versions, streams
+    def __init__(self, replica: Replica, ticker: Ticker, versions: Versions, gate: Gate) -> None:
+        self._replica, self._ticker, self._versions, self._gate = replica, ticker, versions, gate
         self._limits = replica.engine.config.limits
         self._fingerprint = replica.engine.config.fingerprint()
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """For a gRPC server; not the generated ones, as `codec` serialises lookups and `status` parses requests."""
+        """For a gRPC server; not the generated ones, as `codec` serialises lookups and `handlers` reads requests."""
+        gate, check = self._gate, self._ticker.check_lookup
         return (
             grpc.method_handlers_generic_handler(
                 "embershard.v1.EmbeddingService",
                 {
-                    "Describe": _single(unary(pb.DescribeRequest, self.describe)),
-                    "Lookup": _single(unary(pb.LookupRequest, self.lookup)),
-                    "LookupStream": _stream(self._streams.of(pb.LookupRequest, self.lookup)),
-                    "Update": _single(unary(pb.UpdateRequest, self.update)),
-                    "UpdateStream": _stream(self._streams.of(pb.UpdateRequest, self.update)),
+                    "Describe": single(gate, pb.DescribeRequest, self.describe),
+                    "Lookup": single(gate, pb.LookupRequest, self.lookup, check),
+                    "LookupStream": stream(gate, pb.LookupRequest, self.lookup),
+                    "Update": single(gate, pb.UpdateRequest, self.update),
+                    "UpdateStream": stream(gate, pb.UpdateRequest, self.update),
                 },
             ),
             grpc.method_handlers_generic_handler(
                 "embershard.v1.AdminService",
                 {
-                    "Snapshot": _single(unary(pb.SnapshotRequest, self.snapshot)),
-                    "Grow": _single(unary(pb.GrowRequest, self.grow)),
-                    "Freeze": _single(unary(pb.FreezeRequest, self.freeze)),
-                    "ListVersions": _single(unary(pb.ListVersionsRequest, self.list_versions)),
-                    "Load": _single(unary(pb.LoadRequest, self.load)),
-                    "Activate": _single(unary(pb.ActivateRequest, self.activate)),
-                    "Rollback": _single(unary(pb.RollbackRequest, self.rollback)),
+                    "Snapshot": single(gate, pb.SnapshotRequest, self.snapshot),
+                    "Grow": single(gate, pb.GrowRequest, self.grow),
+                    "Freeze": single(gate, pb.FreezeRequest, self.freeze),
+                    "ListVersions": single(gate, pb.ListVersionsRequest, self.list_versions),
+                    "Load": single(gate, pb.LoadRequest, self.load),
+                    "Activate": single(gate, pb.ActivateRequest, self.activate),
+                    "Rollback": single(gate, pb.RollbackRequest, self.rollback),
                 },
             ),
         )
 
-    async def describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
+    async def describe(self, request: pb.DescribeRequest, call: Call) -> pb.DescribeResponse:
         """The collection as it is served."""
         engine, limits = self._replica.engine, self._limits
         return pb.DescribeResponse(
@@ -89,7 +90,7 @@ class Servicers:
             server_version=embershard.__version__,
         )
 
-    async def lookup(self, request: pb.LookupRequest, context: Context) -> bytes:
+    async def lookup(self, request: pb.LookupRequest, call: Call) -> bytes:
         """Vectors for ids; returns a serialised LookupResponse."""
         self._check_fingerprint(request.fingerprint)
         if request.dtype not in codec.DTYPES:
@@ -99,9 +100,10 @@ class Servicers:
             raise InvalidInput("a pinned version never changes: leave min_version out, or pinned_version")
         if request.min_version > self._ticker.version:
             # What is asked for may be known only then: a table may have grown.
-            await self._do(LookupJob(read=Read.of([], 0), min_version=request.min_version), context)
+            await self._do(LookupJob(read=Read.of([], 0), min_version=request.min_version), call)
         collection = self._collection_of(request.pinned_version)
         read = await self._prepared(lambda: self._read(collection, request), request.features)
+        call.hold(ANSWER_COPIES * _answer_bytes(read, request))
         job = LookupJob(
             read=read,
             numbers=read.numbers,
@@ -109,7 +111,7 @@ class Servicers:
             with_counts=request.with_provenance or request.with_counts,
             pinned=request.pinned_version,
         )
-        answer: Answer = await self._do(job, context)
+        answer: Answer = await self._do(job, call)
         return codec.encode_answer(
             [part.batch.feature for part in read.parts],
             [_array(vectors, request.dtype) for vectors in answer.vectors],
@@ -117,71 +119,69 @@ class Servicers:
             answer.version,
         )
 
-    async def update(self, request: pb.UpdateRequest, context: Context) -> pb.UpdateResponse:
+    async def update(self, request: pb.UpdateRequest, call: Call) -> pb.UpdateResponse:
         """Gradients or values for ids."""
         self._check_fingerprint(request.fingerprint)
         self._check_features(len(request.updates))
         named = [features for update in request.updates for features in (update.batch, update.parents)]
         entry = await self._prepared(lambda: update_entry(self._ticker.collection, request), named)
-        outcome = await self._apply(entry, context)
+        outcome = await self._apply(entry, call)
         return pb.UpdateResponse(version=outcome.version, duplicate=outcome.duplicate)
 
-    async def snapshot(self, request: pb.SnapshotRequest, context: Context) -> pb.SnapshotResponse:
+    async def snapshot(self, request: pb.SnapshotRequest, call: Call) -> pb.SnapshotResponse:
         """A snapshot on the server's disk."""
         made = await self._versions.snapshot()
         return pb.SnapshotResponse(version=made.version, path=str(made.path), bytes=made.bytes)
 
-    async def grow(self, request: pb.GrowRequest, context: Context) -> pb.GrowResponse:
+    async def grow(self, request: pb.GrowRequest, call: Call) -> pb.GrowResponse:
         """More rows for a table."""
         self._check_fingerprint(request.fingerprint)
         entry = await self._prepared(lambda: growth_entry(self._ticker.collection, request), [request.mean_of])
-        outcome = await self._apply(entry, context)
+        outcome = await self._apply(entry, call)
         grown: Grown = outcome.value
         return pb.GrowResponse(version=outcome.version, rows=grown.rows, pause_ms=grown.pause_ms)
 
-    async def freeze(self, request: pb.FreezeRequest, context: Context) -> pb.FreezeResponse:
+    async def freeze(self, request: pb.FreezeRequest, call: Call) -> pb.FreezeResponse:
         """Rows that stay as they are."""
         self._check_fingerprint(request.fingerprint)
         entry = await self._prepared(lambda: freeze_entry(self._ticker.collection, request), [request.batch])
-        outcome = await self._apply(entry, context)
+        outcome = await self._apply(entry, call)
         return pb.FreezeResponse(version=outcome.version, rows=outcome.value)
 
-    async def list_versions(self, request: pb.ListVersionsRequest, context: Context) -> pb.ListVersionsResponse:
+    async def list_versions(self, request: pb.ListVersionsRequest, call: Call) -> pb.ListVersionsResponse:
         """What may be activated or pinned."""
         return pb.ListVersionsResponse(versions=await asyncio.to_thread(self._versions.versions))
 
-    async def load(self, request: pb.LoadRequest, context: Context) -> pb.LoadResponse:
+    async def load(self, request: pb.LoadRequest, call: Call) -> pb.LoadResponse:
         """A snapshot in memory, or out of it."""
         await (self._versions.unload if request.unload else self._versions.load)(request.version)
         return pb.LoadResponse(version=request.version)
 
-    async def activate(self, request: pb.ActivateRequest, context: Context) -> pb.ActivateResponse:
+    async def activate(self, request: pb.ActivateRequest, call: Call) -> pb.ActivateResponse:
         """The tables of a snapshot."""
         self._check_fingerprint(request.fingerprint)
-        return await self._activate(Kind.ACTIVATE, request.version, context)
+        return await self._activate(Kind.ACTIVATE, request.version, call)
 
-    async def rollback(self, request: pb.RollbackRequest, context: Context) -> pb.ActivateResponse:
+    async def rollback(self, request: pb.RollbackRequest, call: Call) -> pb.ActivateResponse:
         """What was served before."""
         self._check_fingerprint(request.fingerprint)
         if not (before := self._replica.before):
             raise InvalidInput("there is nothing to roll back to: no snapshot was activated since the last rollback")
-        return await self._activate(Kind.ROLLBACK, before, context)
+        return await self._activate(Kind.ROLLBACK, before, call)
 
-    async def _activate(self, kind: Kind, version: int, context: Context) -> pb.ActivateResponse:
+    async def _activate(self, kind: Kind, version: int, call: Call) -> pb.ActivateResponse:
         await self._versions.load(version)
-        outcome = await self._apply(activation_entry(kind, version), context)
+        outcome = await self._apply(activation_entry(kind, version), call)
         activation: Activation = outcome.value
         return pb.ActivateResponse(version=outcome.version, activated=version, before=activation.before)
 
-    async def _apply(self, entry: Entry, context: Context) -> Outcome:
-        outcome: Outcome = await self._do(EntryJob(entry=entry, numbers=entry.numbers), context)
+    async def _apply(self, entry: Entry, call: Call) -> Outcome:
+        outcome: Outcome = await self._do(EntryJob(entry=entry, numbers=entry.numbers), call)
         return outcome
 
-    async def _do(self, job: Job, context: Context) -> Any:
+    async def _do(self, job: Job, call: Call) -> Any:
         """Queues a job, with the caller's deadline or the configured wait; a caller that goes away cancels it."""
-        remaining_s = context.time_remaining()
-        wait_s = self._limits.wait_ms / 1000 if remaining_s is None else remaining_s
-        job.deadline = time.monotonic() + wait_s
+        job.deadline, job.caller = call.deadline, call.peer
         return await asyncio.wrap_future(self._ticker.submit(job))
 
     def _check_features(self, count: int) -> None:
@@ -215,16 +215,20 @@ class Servicers:
 
     def _read(self, collection: Collection, request: pb.LookupRequest) -> Read:
         read = collection.read([codec.decode_batch(feature) for feature in request.features])
-        size = codec.answer_bytes([(part.outputs, part.table.dim) for part in read.parts], request.dtype)
-        told = 1 * request.with_provenance + 8 * request.with_counts
-        size += told * sum(len(part.batch.ids) for part in read.parts)
-        most = self._limits.message_bytes
+        size, most = _answer_bytes(read, request), self._limits.message_bytes
         if size > most:
             raise InvalidInput(
                 f"the answer would have {size:,} bytes, more than limits.message_bytes = {most:,}; ask for fewer ids "
                 "at once"
             )
         return read
+
+
+def _answer_bytes(read: Read, request: pb.LookupRequest) -> int:
+    """Bytes of vectors and of what is told of ids."""
+    size = codec.answer_bytes([(part.outputs, part.table.dim) for part in read.parts], request.dtype)
+    told = 1 * request.with_provenance + 8 * request.with_counts
+    return size + told * sum(len(part.batch.ids) for part in read.parts)
 
 
 def _known(counts: IdCounts, request: pb.LookupRequest) -> dict[str, Any]:
@@ -237,16 +241,3 @@ def _array(vectors_ND: Any, dtype: int) -> Any:
     # A float16 has no number above 65,504: larger ones become infinite, as IEEE 754 says.
     with np.errstate(over="ignore"):
         return vectors_ND.cpu().numpy().astype(codec.DTYPES[dtype], copy=False)
-
-
-def _serialise(answer: Any) -> bytes:
-    """Messages become bytes here, and what `codec` has made stays what it is."""
-    return answer if isinstance(answer, bytes) else answer.SerializeToString()
-
-
-def _single(handler: Any) -> Any:
-    return grpc.unary_unary_rpc_method_handler(handler, None, _serialise)
-
-
-def _stream(handler: Any) -> Any:
-    return grpc.stream_stream_rpc_method_handler(handler, None, _serialise)

@@ -7,9 +7,12 @@ import threading
 import tomllib
 import traceback
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from embershard.config import parse_config
@@ -29,6 +32,18 @@ class Found(Exception):
     """Something was not as it must be; says what, and how to see it again."""
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Of torch, whose threads would take the cores from the service."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@_one_thread()
 def torture(*, kills: int, seed: int, ranks: int = 0, quiet: bool = False) -> Counter[str]:
     """Kills a service so often, and returns what was counted.
 

@@ -41,6 +41,7 @@ def lookup(options: Namespace) -> Answer:
             batches_of(request),
             dtype=options.dtype,
             min_version=options.min_version,
+            pinned_version=options.pinned_version,
             fingerprint=options.fingerprint,
             with_provenance=options.provenance,
             with_counts=options.counts,

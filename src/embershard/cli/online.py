@@ -132,6 +132,13 @@ def _add_reading(one: ArgumentParser) -> None:
         help="wait until the server has version N: what `embershard update` printed is then seen",
     )
     one.add_argument(
+        "--pinned-version",
+        type=version,
+        default=0,
+        metavar="N",
+        help="read snapshot N, which must be loaded (`embershard load`), and not what is served",
+    )
+    one.add_argument(
         "--provenance",
         action="store_true",
         help="tell of each id where its vector comes from: own_row, fallback, padding or untrained",

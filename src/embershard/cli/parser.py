@@ -9,6 +9,7 @@ from embershard import __version__
 from embershard.cli.answer import Answer
 from embershard.cli.offline import add_offline
 from embershard.cli.online import add_online
+from embershard.cli.versions import add_versions
 
 DESCRIPTION = """\
 Learned lookup tables for recommenders: serves them, reads them, changes them.
@@ -52,5 +53,6 @@ def parser() -> ArgumentParser:
 
     made_commands.add_parser("serve", help="serves a collection of embedding tables over gRPC", add_help=False)
     add_online(command)
+    add_versions(command)
     add_offline(command)
     return made

@@ -131,6 +131,10 @@ class Ticker:
         self._queue.put(job)
         return job.done
 
+    def check_lookup(self, caller: str) -> None:
+        """Overloaded if there is no room for a lookup of a caller; from any thread."""
+        self._queue.check_lookup(caller)
+
     def nudge(self) -> None:
         """Tells that there are chores; from any thread."""
         self._queue.nudge()
@@ -140,6 +144,7 @@ class Ticker:
         with self._wake:
             self._asks, self._ready, self._news = True, ready, True
             self._wake.notify()
+        self._queue.refuse_early(Unavailable("the server is stopping before that version; ask again, or elsewhere"))
 
     def _run(self) -> None:
         try:
