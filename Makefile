@@ -9,6 +9,7 @@ ifeq ($(filter cpu gpu,$(BACKEND)),)
 $(error BACKEND is cpu or gpu, not $(BACKEND))
 endif
 RANKS ?= 1
+KILLS ?= 200
 LISTEN ?= 127.0.0.1:50051
 DATA_DIR ?= state/movielens
 
@@ -20,7 +21,7 @@ BENCH := $(VENV)/bench-$(BACKEND)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 LOCKS := requirements/$(BACKEND).lock requirements/torchrec.lock
 
-.PHONY: help serve demo test test-slow quality bench-vocabulary check format generate proto-release clean
+.PHONY: help serve demo test test-slow quality bench-vocabulary bench-overload torture check format generate proto-release clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -43,6 +44,13 @@ quality: $(BENCH) ## what compact tables cost a model, on real data: hours the f
 
 bench-vocabulary: $(BENCH) ## ten million ids through a vocabulary of a million rows, beside the raw map
 	$(BIN)/python benchmarks/vocabulary.py
+
+bench-overload: $(SERVER) ## a server that is asked for three times what it can do: some minutes
+	$(BIN)/python benchmarks/overload.py
+
+torture: $(DEV) ## kill a service under load, and compare what it told with a model (KILLS=n SEED=s RANKS=r)
+	@PYTHONPATH=tests:service $(BIN)/python -m torture --kills $(KILLS) --ranks $(if $(filter 1,$(RANKS)),0,$(RANKS)) \
+		$(if $(SEED),--seed $(SEED))
 
 check: $(DEV) ## lint, types, proto lint and breaking changes, generated code
 	$(BIN)/ruff check .

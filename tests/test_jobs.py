@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from support.scenario import collection
 
-from embershard.collection import Change, Collection
+from embershard.collection import Collection
 from embershard.config import LimitSpec
-from embershard.engine.jobs import ActionJob, Job, JobQueue, LookupJob, UpdateJob
+from embershard.engine.entries import Entry, Kind
+from embershard.engine.jobs import ActionJob, EntryJob, Job, JobQueue, LookupJob
+from embershard.engine.pipeline import _Pace
 from embershard.errors import DeadlineExceeded, Overloaded, Unavailable
 from embershard.types import FeatureBatch
 
@@ -21,8 +23,8 @@ def lookup(**others: Any) -> LookupJob:
     return LookupJob(read=READ, numbers=READ.numbers, **others)
 
 
-def update(**others: Any) -> UpdateJob:
-    return UpdateJob(change=Change.nothing(), **others)
+def update(**others: Any) -> EntryJob:
+    return EntryJob(entry=Entry(kind=Kind.UPDATE, request=b"", body=None), **others)
 
 
 def queue(merged: int = 2, **limits: int) -> JobQueue:
@@ -36,17 +38,16 @@ def filled(jobs: list[Job], **settings: int) -> JobQueue:
     return made
 
 
-def test_a_tick_takes_lookups_in_order_one_update_and_every_action() -> None:
+def test_a_tick_takes_lookups_in_order_and_every_action_and_a_batch_all_updates() -> None:
     lookups, updates = [lookup() for _ in range(3)], [update() for _ in range(2)]
     actions = [ActionJob(action="snapshot") for _ in range(2)]
     waiting = filled([*updates, *actions, *lookups])
     first = waiting.take(version=0)
-    assert first.lookups == lookups[:2]
-    assert first.update is updates[0]
-    assert first.actions == actions
-    assert first.more
+    assert (first.lookups, first.actions, first.more) == (lookups[:2], actions, True)
+    assert waiting.has_entries
+    assert waiting.take_entries() == updates
     second = waiting.take(version=0)
-    assert (second.lookups, second.update, second.more) == (lookups[2:], updates[1], False)
+    assert (second.lookups, second.more, waiting.has_entries) == (lookups[2:], False, False)
 
 
 def test_merged_lookups_stay_within_the_numbers_of_one_request() -> None:
@@ -66,8 +67,8 @@ def test_a_lookup_waits_for_its_version_and_lets_others_pass() -> None:
 def test_what_comes_too_late_is_refused_and_not_done() -> None:
     dead = [lookup(deadline=time.monotonic() - 1), update(deadline=0.0), lookup(deadline=0.0, min_version=9)]
     waiting = filled([*dead, alive := update()], merged=5)
-    load = waiting.take(version=0)
-    assert (load.lookups, load.update) == ([], alive)
+    assert waiting.take(version=0).lookups == []
+    assert waiting.take_entries() == [alive]
     for job in dead:
         assert isinstance(job.done.exception(), DeadlineExceeded)
 
@@ -81,7 +82,7 @@ def test_what_its_caller_has_cancelled_is_not_done() -> None:
 
 def test_each_kind_of_job_is_bounded_by_requests() -> None:
     waiting = filled([lookup(), lookup()], queued_requests=2)
-    with pytest.raises(Overloaded, match=r"2 requests that touch 24 numbers wait already.*queued_requests = 2"):
+    with pytest.raises(Overloaded, match=r"2 lookups that touch 24 numbers wait already.*queued_requests = 2"):
         waiting.put(lookup())
     waiting.take(version=0)
     waiting.put(lookup())
@@ -120,3 +121,110 @@ def test_a_closed_queue_refuses_what_waits_and_what_comes() -> None:
     with pytest.raises(Unavailable, match="stopping"):
         waiting.put(lookup())
     assert not waiting.close(Unavailable("again"))
+
+
+def test_lookups_that_wait_for_a_version_are_refused_once_no_version_comes() -> None:
+    early = lookup(min_version=1)
+    waiting = filled([early])
+    waiting.refuse_early(Unavailable("stopping"))
+    assert isinstance(early.done.exception(), Unavailable)
+    with pytest.raises(Unavailable, match="stopping"):
+        waiting.put(lookup(min_version=1))
+    waiting.put(lookup())
+
+
+def taken(waiting: JobQueue) -> list[Job]:
+    found: list[Job] = []
+    while load := waiting.take(version=0).lookups:
+        found += load
+    return found
+
+
+def test_callers_take_turns_and_each_ones_jobs_come_in_order() -> None:
+    greedy, modest = [lookup(caller="greedy") for _ in range(6)], [lookup(caller="modest") for _ in range(2)]
+    order = taken(filled([*greedy, *modest], merged=1))
+    assert [job.caller for job in order[:4]] in (["greedy", "modest"] * 2, ["greedy", "greedy", "modest", "modest"])
+    assert [job for job in order if job.caller == "greedy"] == greedy
+    assert [job for job in order if job.caller == "modest"] == modest
+
+
+def test_a_turn_costs_what_a_job_touches() -> None:
+    large = [LookupJob(read=READ, numbers=100_000, caller="large") for _ in range(3)]
+    small = [lookup(caller="small") for _ in range(20)]
+    order = taken(filled([*large, *small], merged=1))
+    assert order[-2:] == large[1:]
+
+
+def test_who_has_had_a_turn_gains_nothing_by_coming_back() -> None:
+    waiting = filled([LookupJob(read=READ, numbers=100_000, caller="large"), lookup(caller="small")], merged=1)
+    assert waiting.take(version=0).lookups[0].caller == "large"
+    waiting.put(LookupJob(read=READ, numbers=100_000, caller="large"))
+    for _ in range(5):
+        waiting.put(lookup(caller="small"))
+    assert [waiting.take(version=0).lookups[0].caller for _ in range(6)] == ["small"] * 6
+
+
+def test_in_a_full_queue_a_newcomer_takes_the_place_of_the_greediest_callers_newest_job() -> None:
+    greedy = [lookup(caller="greedy") for _ in range(4)]
+    waiting = filled([*greedy, other := lookup(caller="other")], queued_requests=5, merged=9)
+    waiting.check_lookup("modest")
+    waiting.put(modest := lookup(caller="modest"))
+    refusal = greedy[-1].done.exception()
+    assert isinstance(refusal, Overloaded)
+    assert refusal.retry_after_s == pytest.approx(0.05)
+    with pytest.raises(Overloaded):
+        waiting.check_lookup("greedy")
+    with pytest.raises(Overloaded):
+        waiting.put(lookup(caller="greedy"))
+    assert set(waiting.take(version=0).lookups) == {*greedy[:3], other, modest}
+
+
+def test_room_by_numbers_is_shared_as_well() -> None:
+    greedy = [LookupJob(read=READ, numbers=40, caller="greedy") for _ in range(3)]
+    waiting = filled([*greedy], queued_numbers=120, merged=9)
+    waiting.put(LookupJob(read=READ, numbers=50, caller="modest"))
+    assert [job.done.done() for job in greedy] == [False, True, True]
+    with pytest.raises(Overloaded):
+        waiting.put(LookupJob(read=READ, numbers=100, caller="third"))
+
+
+def test_while_lookups_wait_too_long_new_ones_are_refused_until_they_do_not() -> None:
+    jobs = [lookup() for _ in range(3)]
+    waiting = filled(jobs, merged=1, queue_ms=50)
+    waiting.put(lookup())
+    for job in jobs[:2]:
+        job.queued_s -= 1
+    waiting.take(version=0)
+    for refused in (lambda: waiting.put(lookup()), lambda: waiting.check_lookup("")):
+        with pytest.raises(Overloaded, match=r"begun for 1,0\d\d ms.*queue_ms = 50"):
+            refused()
+    waiting.put(update())
+    waiting.take(version=0)
+    waiting.take(version=0)
+    waiting.put(lookup())
+
+
+def test_updates_get_their_share_of_the_time_while_lookups_wait() -> None:
+    pace, lookups_s, entries_s = _Pace(0.25), 0.0, 0.0
+    for _ in range(1000):
+        pace.earn(0.003)
+        lookups_s += 0.003
+        quota = pace.quota(lookups=True)
+        pace.spend(quota * 0.002, quota)
+        entries_s += quota * 0.002
+    assert entries_s / (entries_s + lookups_s) == pytest.approx(0.25, abs=0.01)
+
+
+def test_updates_without_lookups_get_a_tick_at_a_time_and_save_up_little() -> None:
+    pace = _Pace(0.5)
+    for _ in range(50):
+        pace.spend(0.001, 1)
+    assert pace.quota(lookups=False) in (4, 5)
+    for _ in range(100):
+        pace.earn(1.0)
+    assert pace.quota(lookups=True) <= 51
+    pace.spend(1.0, 10)
+    assert pace.quota(lookups=True) == 0
+    assert pace.quota(lookups=False) > 0
+    pace.earn(0.1)
+    assert pace.quota(lookups=True) > 0

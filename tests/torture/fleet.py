@@ -29,7 +29,7 @@ class Fleet:
     """One process with the local engine, which is started anew, or ranks that torchrun starts again by itself."""
 
     def __init__(self, config: str, data: Path, ranks: int) -> None:
-        self.data, self._config, self._ranks = data, config, ranks
+        self.data, self.ranks, self._config = data, ranks, config
         self.outputs: list[str] = []
         self._service: Service | None = None
         self._announced = 0
@@ -46,7 +46,7 @@ class Fleet:
         """A new life, unless torchrun has begun one."""
         if self._service is None:
             launcher = ["--max-restarts=100000"]
-            self._service, self._announced = Service(self._config, self.data, ranks=self._ranks, launcher=launcher), 0
+            self._service, self._announced = Service(self._config, self.data, ranks=self.ranks, launcher=launcher), 0
 
     def wait(self) -> None:
         """Until it serves."""
@@ -62,6 +62,9 @@ class Fleet:
         pids = self.pids()
         for pid in pids:
             _send(pid, signal.SIGSTOP)
+        for pid in pids:
+            while not _stands_still(pid):  # a signal takes a moment to reach all threads
+                threading.Event().wait(0.001)
         try:
             yield
         finally:
@@ -75,7 +78,7 @@ class Fleet:
             self._serving = False
             channels, self._channels = self._channels, {}
         pids = self.pids()
-        if self._ranks and random.random() < 0.8:
+        if self.ranks and random.random() < 0.8:
             self._announced = self._service.announced
             for pid in random.choice(pids, size=random.integers(1, len(pids) + 1), replace=False) if pids else []:
                 _send(int(pid), signal.SIGKILL)
@@ -155,3 +158,12 @@ class Fleet:
 def _send(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether all threads are stopped, or gone."""
+    try:
+        states = [path.read_text().rpartition(") ")[2][0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return not Path(f"/proc/{pid}").exists()
+    return all(state in "TtZX" for state in states)

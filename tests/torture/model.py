@@ -36,6 +36,8 @@ class Model:
         self._config, self._folder = config, folder
         self._session = Session(LocalEngine(config, SoloWorld()))
         self.version = 0
+        self.before = 0
+        """What a rollback serves again."""
         self.applied: dict[tuple[str, int], int] = {}
         """The version that has each update."""
         self._clients: dict[str, list[int]] = {}
@@ -57,8 +59,8 @@ class Model:
             case Kind.GROW | Kind.FREEZE:
                 self._care(record)
             case _:
-                target = pb.ActivateRequest.FromString(record.request).version
-                self._session = self.session_of(target)
+                self.before = self.version - 1 if record.kind is Kind.ACTIVATE else 0
+                self._session = self.session_of(pb.ActivateRequest.FromString(record.request).version)
 
     def keep(self) -> Snapshot:
         """Writes down what there is."""

@@ -69,6 +69,8 @@ frozen = true
 """
 
 DIMS = {"user": 4, "friend": 4, "zip": 3, "word": 4, "fresh": 2, "low": 6, "pair": 4, "still": 2}
+PROJECTED = "low"
+"""The table with a projection."""
 POOLED = ("zip", "word")
 OWNING = ("user", "friend", "word", "fresh")
 """Features whose ids own plain rows, which can be overwritten and frozen."""

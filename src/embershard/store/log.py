@@ -33,13 +33,12 @@ from embershard.store.files import sync_folder
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS about (value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS entries (
-    version INTEGER PRIMARY KEY, kind INTEGER NOT NULL, now_s INTEGER NOT NULL, request BLOB NOT NULL,
-    checksum INTEGER NOT NULL
-);
-"""
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS about (value TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS entries (version INTEGER PRIMARY KEY, kind INTEGER NOT NULL, now_s INTEGER NOT NULL, "
+    "request BLOB NOT NULL, checksum INTEGER NOT NULL)",
+)
+"""Made in one transaction: a file has both tables, or a crash came before anything was in it."""
 _SYNCHRONOUS = {"fsync": "FULL", "os": "NORMAL"}
 
 
@@ -146,8 +145,9 @@ class UpdateLog:
             self._folder.mkdir(parents=True, exist_ok=True)
             database = connect(self._path, self._mode)
             try:
-                database.executescript(_SCHEMA)
                 database.execute("BEGIN")
+                for statement in _SCHEMA:
+                    database.execute(statement)
                 database.execute("DELETE FROM entries WHERE version > ?", [self._last])
                 if first_of(self._path) == self._last + 1:
                     about = {"format": FORMAT, "mode": self._mode, **self._about()}

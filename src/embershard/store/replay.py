@@ -10,6 +10,7 @@ import bisect
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,10 @@ def layout_of_log(folder: Path) -> dict[str, Any] | None:
         LogError: it can't be read.
     """
     found = segments(folder)
-    return _about(found[0], connect_to_read(found[0]))["layout"] if found else None
+    if not found:
+        return None
+    with closing(connect_to_read(found[0])) as database:
+        return _about(found[0], database).get("layout")
 
 
 def replay(replica: Replica, folder: Path, config: Config) -> int:
@@ -96,11 +100,11 @@ def read(folder: Path, after: int, config: Config | None = None) -> Iterator[Rec
 
 def _read_segment(path: Path, after: int, config: Config | None) -> Iterator[Record]:
     restore = f"restore it from a copy, or move {path.parent} away to serve version {after:,} without what came later"
-    if lost := lost_commits(path):
-        raise LogError(f"{path}: {path.name}-wal is damaged: {lost} acknowledged batches can't be read; {restore}")
-    database = connect_to_read(path)
+    database = connect_to_read(path, restore)
     try:
         about, version = _about(path, database), after
+        if not about:
+            return
         rows = database.execute(
             "SELECT version, kind, now_s, request, checksum FROM entries WHERE version > ? ORDER BY version", [after]
         )
@@ -110,7 +114,7 @@ def _read_segment(path: Path, after: int, config: Config | None) -> Iterator[Rec
             if number != version + 1:
                 raise LogError(f"{path}: version {version + 1:,} is missing, {number:,} follows; {restore}")
             record = _record(path, number, kind, now_s, request)
-            if checksum(record) != known:
+            if not isinstance(request, bytes) or checksum(record) != known:
                 raise LogError(f"{path}: the update of version {number:,} is damaged: its checksum is wrong; {restore}")
             yield record
             version = number
@@ -130,31 +134,40 @@ def _record(path: Path, version: int, kind: int, now_s: int, request: bytes) -> 
         ) from error
 
 
-def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Opens a file of the log, which mends what a crash has left half written.
+def connect_to_read(path: Path, restore: str = "") -> sqlite3.Connection:
+    """Opens a file of the log, which mends what a crash has left half written, and hides what else is wrong with it.
 
     Raises:
-        LogError: it is no such file, or can't be opened.
+        LogError: it is no such file, is damaged before its end, or can't be opened; with what to do about it.
     """
+    restore = restore or f"restore it from a copy, or move {path.parent} away"
+    if lost := lost_commits(path):
+        raise LogError(f"{path}: {path.name}-wal is damaged: {lost} acknowledged batches can't be read; {restore}")
     try:
         database = connect(path)
         database.execute("SELECT * FROM sqlite_schema").fetchall()
     except (sqlite3.Error, OSError) as error:
-        raise LogError(
-            f"{path}: can't be opened: {error}; restore it from a copy, or move {path.parent} away"
-        ) from error
+        raise LogError(f"{path}: can't be opened: {error}; {restore}") from error
     return database
 
 
 def _about(path: Path, database: sqlite3.Connection) -> dict[str, Any]:
+    """What a file says of itself; nothing, if a crash came before anything was in it."""
     try:
-        ((text,),) = database.execute("SELECT value FROM about").fetchall() or (('{"format": 1}',),)
+        if _is_empty(database):
+            return {}
+        ((text,),) = database.execute("SELECT value FROM about").fetchall() or ((f'{{"format": {FORMAT}}}',),)
         about: dict[str, Any] = json.loads(text)
-    except (sqlite3.Error, ValueError) as error:
+        known = about.get("format")
+    except (sqlite3.Error, ValueError, AttributeError) as error:
         raise LogError(f"{path}: is damaged: {error}; restore it from a copy, or move {path.parent} away") from error
-    if about.get("format") != FORMAT:
-        raise LogError(f"{path}: has format {about.get('format')}, and this release reads {FORMAT}")
+    if known != FORMAT:
+        raise LogError(f"{path}: has format {known}, and this release reads {FORMAT}")
     return about
+
+
+def _is_empty(database: sqlite3.Connection) -> bool:
+    return not database.execute("SELECT 1 FROM sqlite_schema").fetchall()
 
 
 def _check_settings(path: Path, about: dict[str, Any], config: Config) -> None:
@@ -169,13 +182,11 @@ def _check_settings(path: Path, about: dict[str, Any], config: Config) -> None:
 def _last(folder: Path) -> int:
     """The version of the last entry, or 0."""
     for path in reversed(segments(folder)):
-        database = connect_to_read(path)
         try:
-            ((last,),) = database.execute("SELECT max(version) FROM entries").fetchall()
-        except sqlite3.Error:  # whoever reads it tells what is wrong
-            last = None
-        finally:
-            database.close()
+            with closing(connect_to_read(path)) as database:
+                ((last,),) = database.execute("SELECT max(version) FROM entries").fetchall()
+        except (sqlite3.Error, LogError):  # whoever reads it tells what is wrong
+            continue
         if last:
             return int(last)
     return 0

@@ -12,6 +12,8 @@ from pathlib import Path
 
 _HEADER, _FRAME = struct.Struct(">8I"), struct.Struct(">6I")
 _BIG_ENDIAN = 0x377F0683
+_PAGE_SIZE = 4096
+"""SQLite's own, which the log has."""
 
 
 def lost_commits(database: Path) -> int:
@@ -23,15 +25,18 @@ def lost_commits(database: Path) -> int:
     magic, _, page_size, _, *salt, _, _ = _HEADER.unpack_from(data)
     order = ">" if magic == _BIG_ENDIAN else "<"
     sums = _checksum(data[: _HEADER.size - 8], (0, 0), order)
-    intact, lost, size = sums == _HEADER.unpack_from(data)[6:], 0, _FRAME.size + page_size
-    for start in range(_HEADER.size, len(data) - size + 1, size):
-        _, commit, salt_1, salt_2, *known = _FRAME.unpack_from(data, start)
-        if [salt_1, salt_2] != salt:
-            break  # left from before the file was last begun anew
+    intact, lost = sums == _HEADER.unpack_from(data)[6:], 0
+    if not intact:  # what it says of its frames can't be trusted
+        page_size, salt = _PAGE_SIZE, [*_FRAME.unpack_from(data.ljust(_HEADER.size + _FRAME.size), _HEADER.size)[2:4]]
+    size = _FRAME.size + page_size
+    frames = [(at, *_FRAME.unpack_from(data, at)) for at in range(_HEADER.size, len(data) - size + 1, size)]
+    while frames and [*frames[-1][3:5]] != salt:
+        frames.pop()  # left from before the file was last begun anew
+    for start, _, commit, *known_salt, first, second in frames:
         if intact:
             sums = _checksum(data[start : start + 8], sums, order)
             sums = _checksum(data[start + _FRAME.size : start + size], sums, order)
-            intact = list(sums) == known
+            intact = sums == (first, second) and known_salt == salt
         lost += bool(commit) and not intact
     return max(lost - 1, 0)  # the last may never have been acknowledged
 
