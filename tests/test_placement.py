@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scenario import collection
 
-from embershard.engine.placement import groups_of, overlaps
+from embershard.engine.placement import groups_of, moves
 
 tables = st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1, 3, 4])), min_size=1, max_size=5)
 
@@ -56,16 +56,20 @@ def test_rows_beyond_two_to_the_31_have_their_own_places() -> None:
     assert group.on_rank(physical).tolist() == [int(row) % block for row in rows]
 
 
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
-def test_a_table_that_is_cut_anew_sends_every_row_to_where_it_then_is(rows: int, more: int, world_size: int) -> None:
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 5))
+def test_a_stack_that_is_cut_anew_sends_every_row_to_where_it_then_is(rows: int, more: int, world_size: int) -> None:
     old, new = (
-        groups_of(collection([{"name": "t", "rows": size, "dim": 4}]), world_size)[0].slots["t"]
+        groups_of(collection([{"name": "s", "rows": 7, "dim": 4}, {"name": "t", "rows": size, "dim": 4}]), world_size)[
+            0
+        ]
         for size in (rows, rows + more)
     )
-    cut = [overlaps(old, new, rank, world_size) for rank in range(world_size)]
-    for rank, (sent, received) in enumerate(cut):
-        start, stop = old.held(rank)
-        assert sum(sent) == stop - start
-        assert received == [cut[peer][0][rank] for peer in range(world_size)]
-        first, last = new.held(rank)
-        assert sum(received) == max(0, min(last, rows) - first)
+    sent = [moves(old, new, rank, torch.arange(old.block_rows)) for rank in range(world_size)]
+    expected = {}
+    for name, count in (("s", 7), ("t", rows)):
+        before, after = (group.slots[name].physical(torch.arange(count)).tolist() for group in (old, new))
+        expected |= dict(zip(before, after, strict=True))
+    found = {}
+    for rank, (local, physical) in enumerate(sent):
+        found |= dict(zip((local + rank * old.block_rows).tolist(), physical.tolist(), strict=True))
+    assert found == expected

@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from embershard.engine.tick import Ticker
 from embershard.errors import ConfigError, SnapshotError
 from embershard_server.gate import Gate
+from embershard_server.growths import Growths
 from embershard_server.servicers import Servicers
 from embershard_server.versions import Versions
 
@@ -49,7 +50,7 @@ class Server:
         self._replica, self._log = started.replica, started.log
         self._world = started.replica.engine.world
         self._limits, self._address = config.limits, address
-        self._versions = Versions(started, data, config)
+        self._versions, self._growths = Versions(started, data, config), Growths(started.replica)
         self._loop = asyncio.get_running_loop()
         self._leaving = asyncio.Event()
         self._health = health.aio.HealthServicer()
@@ -66,15 +67,16 @@ class Server:
         ticker = Ticker(
             self._replica,
             self._log,
-            actions=self._versions.actions,
+            actions=self._versions.actions | self._growths.actions,
             chore=self._versions.chore,
             farewell=self._save_last,
             asked_to_leave=lambda: self._from_thread(self._leaving.set),
             lost=lambda error: self._from_thread(self._lose, error),
         )
         self._versions.serve(ticker)
+        self._growths.serve(ticker)
         gate = Gate(self._limits)
-        front, address = await self._open(Servicers(self._replica, ticker, self._versions, gate))
+        front, address = await self._open(Servicers(self._replica, ticker, self._versions, self._growths, gate))
         watching = asyncio.create_task(gate.watch())
         watching.add_done_callback(self._watched)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from embershard.engine.replica import Activation, Grown, Outcome, Replica
     from embershard.engine.tick import Ticker
     from embershard_server.gate import Call, Gate
+    from embershard_server.growths import Growths
     from embershard_server.versions import Versions
 
 SMALL = 20_000
@@ -38,8 +39,9 @@ _Work = TypeVar("_Work")
 class Servicers:
     """The RPCs of one front end."""
 
-    def __init__(self, replica: Replica, ticker: Ticker, versions: Versions, gate: Gate) -> None:
-        self._replica, self._ticker, self._versions, self._gate = replica, ticker, versions, gate
+    def __init__(self, replica: Replica, ticker: Ticker, versions: Versions, growths: Growths, gate: Gate) -> None:
+        self._replica, self._ticker, self._gate = replica, ticker, gate
+        self._versions, self._growths = versions, growths
         self._limits = replica.engine.config.limits
         self._fingerprint = replica.engine.config.fingerprint()
 
@@ -137,7 +139,7 @@ class Servicers:
         """More rows for a table."""
         self._check_fingerprint(request.fingerprint)
         entry = await self._prepared(lambda: growth_entry(self._ticker.collection, request), [request.mean_of])
-        outcome = await self._apply(entry, call)
+        outcome = await self._growths.grow(entry.body, lambda: self._apply(entry, call))
         grown: Grown = outcome.value
         return pb.GrowResponse(version=outcome.version, rows=grown.rows, pause_ms=grown.pause_ms)
 

@@ -45,6 +45,10 @@ class Implementation:
     def grow(self, table: str, rows: int, **start: Any) -> None:
         self._each("grow", [[Growth(table=table, rows=rows, **start)]] * self.size)
 
+    def grow_between(self, table: str, rows: int, updates: Sequence[Sequence[Sequence[FeatureUpdate]]]) -> None:
+        """Grows a table while updates come between the slices that are copied."""
+        self._each("grow_between", [[table, rows, [update[rank] for update in updates]] for rank in range(self.size)])
+
     def freeze(self, batch: FeatureBatch, *, frozen: bool = True) -> None:
         self._each("freeze", [[batch, frozen]] * self.size)
 

@@ -11,7 +11,7 @@ import numpy as np
 from embershard.config import Config
 from embershard.engine.base import Engine
 from embershard.engine.freezing import freeze
-from embershard.engine.growth import Growth, grow
+from embershard.engine.growth import Growing, Growth, grow
 from embershard.engine.local import LocalEngine
 from embershard.engine.session import Session
 from embershard.engine.world import SoloWorld
@@ -43,6 +43,16 @@ class Subject:
 
     def grow(self, growth: Growth) -> None:
         grow(self.engine, growth)
+
+    def grow_between(self, table: str, rows: int, updates: Sequence[Sequence[FeatureUpdate]]) -> None:
+        growing = Growing(self.engine, {table: rows})
+        growing.seed()
+        for update in updates[:3]:
+            self.update(update)
+        growing.copy()
+        for update in updates[3:]:
+            self.update(update)
+        growing.finish()
 
     def freeze(self, batch: FeatureBatch, frozen: bool) -> None:
         freeze(self.engine, batch, frozen=frozen)

@@ -89,7 +89,7 @@ class Engine(ABC):
         """One optimizer step for all ranks' gradients [M, kernel_dim] together."""
 
     @abstractmethod
-    def _to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Sends each row, and its item if there are any, to the rank that holds it: rows of the shard, and items.
 
         Those of a lower rank come first.
@@ -98,10 +98,6 @@ class Engine(ABC):
     @abstractmethod
     def _from_owners(self, group: Group, physical_M: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
         """What the rank that holds a row reads of it, for each row."""
-
-    @abstractmethod
-    def exchange(self, items: Tensor, sent: list[int], received: list[int]) -> Tensor:
-        """Sends `sent[r]` consecutive items to rank r; returns what came, in the order of the ranks."""
 
     def gather(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
         """The rows of each matrix, {matrix: float32 [M, D]}."""
@@ -135,7 +131,7 @@ class Engine(ABC):
         for group in self._active(active):
             physical_M, names, _ = group.physical(rows)
             values_MD = _stacked(values, names, group.kernel_dim).to(self.world.device)
-            local_M, arrived_MD = self._to_owners(group, physical_M.to(self.world.device), values_MD)
+            local_M, arrived_MD = self.to_owners(group, physical_M.to(self.world.device), values_MD)
             assert arrived_MD is not None
             self.shards[group.name].write(*last_of_each(local_M, arrived_MD), start)
 
@@ -143,7 +139,7 @@ class Engine(ABC):
         """Has rows stay bit for bit as they are, optimizer state too, or no longer."""
         for group in self._active(active):
             physical_M, _, _ = group.physical(rows)
-            local_M, _ = self._to_owners(group, physical_M.to(self.world.device), None)
+            local_M, _ = self.to_owners(group, physical_M.to(self.world.device), None)
             self.shards[group.name].freeze(local_M, frozen=frozen)
 
     def refresh(self, active: Collection[str]) -> None:

@@ -1,7 +1,8 @@
 """Joint: more rows for a table, while every old row stays bit for bit what it was.
 
 The table's stack is made anew, larger, and the old rows are copied: between ranks, too, as each holds another block
-then. So a stack that grows needs memory for both; nothing is read or written meanwhile.
+then. So a stack that grows needs memory for both. It can be made ready beside the one that is served, some rows at a
+time.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from torch import Tensor
 from embershard.collection import Collection
 from embershard.config import MAX_ROWS, HashedIds, VocabularyIds
 from embershard.engine.base import check_memory
-from embershard.engine.placement import groups_of, overlaps
+from embershard.engine.placement import groups_of, moves
 from embershard.engine.shard import Start
 from embershard.errors import ConfigError, InvalidInput, Overloaded
 from embershard.vocabulary import bytes_of_vocabulary
 
 if TYPE_CHECKING:
-    from embershard.config import Config, Matrix, TableSpec
+    from embershard.config import Matrix, TableSpec
     from embershard.engine.base import Engine
     from embershard.engine.placement import Group
-    from embershard.engine.shard import Shard
     from embershard.types import FeatureBatch
+
+
+_SLICE_BYTES = 2 * 2**20
+"""Copied between two ticks: a millisecond's work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -43,8 +47,10 @@ class Growth:
     """Ids of the table, as the mean of whose rows new rows start."""
 
 
-def grow(engine: Engine, growth: Growth) -> int:
+def grow(engine: Engine, growth: Growth, prepared: Growing | None = None) -> int:
     """Joint: gives a table more rows; every rank brings the same growth. Returns how many rows it has.
+
+    Most of the work may be done already: `prepared` is of this growth, or of none that matters.
 
     A table that is so large already stays as it is, so that growing may be tried again. Whether there is memory for it,
     `check_room` tells before.
@@ -58,7 +64,11 @@ def grow(engine: Engine, growth: Growth) -> int:
         return table.rows
     first = table.matrices[0]
     start_D = _mean(engine, first, growth)
-    resize(engine, {table.name: growth.rows})
+    rows = {table.name: growth.rows}
+    if prepared and prepared.engine is engine and prepared.rows == rows:
+        prepared.finish()
+    else:
+        resize(engine, rows)
     if start_D is not None:
         grown = engine.matrices[first.name]
         mine = torch.arange(first.rows, grown.rows)[engine.world.rank :: engine.world.size]
@@ -75,7 +85,8 @@ def check_room(engine: Engine, growth: Growth) -> None:
     table = engine.config.table(growth.table)
     _check(engine, table, growth)
     config = engine.config.grown({table.name: growth.rows})
-    growing = [new for old, new in _pairs(engine, config) if _rows(old) != _rows(new)]
+    pairs = zip(engine.groups, groups_of(config, engine.world.size), strict=True)
+    growing = [new for old, new in pairs if _rows(old) != _rows(new)]
     try:
         check_memory(growing, engine.world, bytes_of_vocabulary(config.table(table.name)))
     except ConfigError as error:
@@ -84,35 +95,101 @@ def check_room(engine: Engine, growth: Growth) -> None:
 
 def resize(engine: Engine, rows: Mapping[str, int]) -> None:
     """Joint: gives tables these numbers of rows, none fewer than it has; new ones start seeded."""
-    config = engine.config.grown(rows)
-    pairs = _pairs(engine, config)
-    growing = [(old, new) for old, new in pairs if _rows(old) != _rows(new)]
-    with engine.progress(sum(new.block_rows for _, new in growing)) as progress:
-        for old, new in growing:
-            shard = engine.make_shard(new)
-            shard.initialise(config.collection.seed, progress.update, known=_rows(old))
-            _copy(engine, engine.shards[old.name], shard)
-            engine.shards[new.name] = shard
-    engine.config, engine.groups = config, [new for _, new in pairs]
-    for name in rows:
-        if name in engine.vocabularies:
-            engine.vocabularies[name].grow(config.table(name).capacity)
+    growing = Growing(engine, rows)
+    growing.seed(show=True)
+    while growing.copy():
+        pass
+    growing.finish()
 
 
-def _pairs(engine: Engine, config: Config) -> list[tuple[Group, Group]]:
-    """Each group as it is, and as it will be."""
-    return list(zip(engine.groups, groups_of(config, engine.world.size), strict=True))
+class Growing:
+    """Larger stacks in the making, beside those that are served until they are finished: tables with more rows.
+
+    Rows that change after they were copied are copied once more, at the end.
+    """
+
+    def __init__(self, engine: Engine, rows: Mapping[str, int]) -> None:
+        """Joint: makes room for tables with these numbers of rows."""
+        self.engine, self.rows = engine, dict(rows)
+        self._config = engine.config.grown(rows)
+        self._groups = groups_of(self._config, engine.world.size)
+        pairs = zip(engine.groups, self._groups, strict=True)
+        self._parts = [_Part(engine, old, new) for old, new in pairs if _rows(old) != _rows(new)]
+
+    def seed(self, *, show: bool = False) -> None:
+        """Writes how new rows start, before any are copied; on any thread, as nobody else knows of them."""
+        progress = self.engine.progress(sum(part.new.group.block_rows for part in self._parts) * show)
+        with progress:
+            for part in self._parts:
+                part.new.initialise(self._config.collection.seed, progress.update, known=_rows(part.old.group))
+
+    def copy(self) -> bool:
+        """Joint: copies some rows of each rank; False once all were."""
+        left = [part for part in self._parts if part.left]
+        if left:
+            left[0].copy()
+        return bool(left)
+
+    def finish(self) -> None:
+        """Joint: serves the larger stacks."""
+        while self.copy():
+            pass
+        for part in self._parts:
+            part.finish()
+        self.engine.config, self.engine.groups = self._config, self._groups
+        self.engine.shards |= {part.new.group.name: part.new for part in self._parts}
+        for name in self.rows:
+            if name in self.engine.vocabularies:
+                self.engine.vocabularies[name].grow(self._config.table(name).capacity)
+
+    def drop(self) -> None:
+        """Gives it up."""
+        for part in self._parts:
+            part.drop()
 
 
-def _copy(engine: Engine, old: Shard, new: Shard) -> None:
-    """Joint: brings every old row, and all that is known of it, to the rank that holds it from now on."""
-    for name, before in old.group.slots.items():
-        after = new.group.slots[name]
-        sent, received = overlaps(before, after, engine.world.rank, engine.world.size)
-        views = new.tensors(name)
-        for kind, view in old.tensors(name).items():
-            arrived = engine.exchange(view, sent, received)
-            views[kind][: len(arrived)].copy_(arrived)
+class _Part:
+    """One stack that grows: every old row, and all that is known of it, goes to the rank that holds it from now on."""
+
+    def __init__(self, engine: Engine, old: Group, new: Group) -> None:
+        self._engine = engine
+        self.old, self.new = engine.shards[old.name], engine.make_shard(new)
+        self._row_bytes = sum(tensor[:1].numel() * tensor.itemsize for tensor in self.old.kinds.values())
+        self._copied = 0
+        self._changed = torch.zeros(old.block_rows, dtype=torch.bool, device=engine.world.device)
+        self.old.watchers.append(self._note)
+
+    @property
+    def left(self) -> int:
+        """Rows that are to be copied; the same on every rank."""
+        return self.old.group.block_rows - self._copied
+
+    def copy(self) -> None:
+        """Joint: the next rows of each rank."""
+        rows = torch.arange(self._copied, self._copied + min(self.left, max(1, _SLICE_BYTES // self._row_bytes)))
+        self._changed[self._copied : self._copied + len(rows)] = False
+        self._copied += len(rows)
+        self._move(rows.to(self._changed.device))
+
+    def finish(self) -> None:
+        """Joint: what has changed since."""
+        self.drop()
+        self._move(self._changed.nonzero().flatten())
+
+    def drop(self) -> None:
+        """Takes no more notice of changes."""
+        if self._note in self.old.watchers:
+            self.old.watchers.remove(self._note)
+
+    def _note(self, local_M: Tensor) -> None:
+        self._changed[local_M] = True
+
+    def _move(self, local_M: Tensor) -> None:
+        rows_M, physical_M = moves(self.old.group, self.new.group, self._engine.world.rank, local_M)
+        for kind, tensor in self.old.kinds.items():
+            arrived_M, arrived = self._engine.to_owners(self.new.group, physical_M, tensor[rows_M])
+            assert arrived is not None
+            self.new.kinds[kind].index_copy_(0, arrived_M, arrived)
 
 
 def _rows(group: Group) -> dict[str, int]:

@@ -13,22 +13,16 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 from torch import Tensor
 
-from embershard.config import Config
 from embershard.engine.base import Engine
 from embershard.engine.kernels import optimizer_arguments
 from embershard.engine.placement import Group
 from embershard.engine.shard import Shard
-from embershard.engine.world import World
 
 
 class LocalEngine(Engine):
     """Every row in this process."""
 
     name = "local"
-
-    def __init__(self, config: Config, world: World, *, seeded: bool = True) -> None:
-        self._kernels: dict[str, SplitTableBatchedEmbeddingBagsCodegen] = {}
-        super().__init__(config, world, seeded=seeded)
 
     def make_shard(self, group: Group) -> Shard:
         """As `Engine.make_shard`."""
@@ -45,9 +39,8 @@ class LocalEngine(Engine):
             device=self.world.device,
             **optimizer_arguments(group),
         )
-        self._kernels[group.name] = kernel
         states = kernel.split_optimizer_states() if group.state_shape is not None else [[None]]
-        return Shard.of(group, self.world.rank, kernel.split_embedding_weights()[0].detach(), states[0][0])
+        return Shard.of(group, kernel, self.world.rank, kernel.split_embedding_weights()[0].detach(), states[0][0])
 
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
         return self.shards[group.name].weight.index_select(0, physical_M).float()
@@ -55,15 +48,12 @@ class LocalEngine(Engine):
     def _apply(self, group: Group, physical_M: Tensor, gradients_MD: Tensor) -> None:
         shard, offsets = self.shards[group.name], torch.arange(len(physical_M) + 1, device=self.world.device)
         kept = shard.hold(physical_M)
-        self._kernels[group.name](physical_M, offsets).backward(gradients_MD)
+        shard.kernel(physical_M, offsets).backward(gradients_MD)
         shard.moved(physical_M, kept)
 
-    def _to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """As `Engine.to_owners`."""
         return physical_M, items
 
     def _from_owners(self, group: Group, physical_M: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
         return read(physical_M)
-
-    def exchange(self, items: Tensor, sent: list[int], received: list[int]) -> Tensor:
-        """As `Engine.exchange`."""
-        return items

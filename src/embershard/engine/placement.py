@@ -148,15 +148,16 @@ def bytes_of_tables(groups: Sequence[Group]) -> dict[str, int]:
     return sizes
 
 
-def overlaps(old: Slot, new: Slot, rank: int, world_size: int) -> tuple[list[int], list[int]]:
-    """Where a matrix that grows is cut anew: rows that a rank sends to each rank, and those that it gets from each."""
-
-    def common(of_old: int, of_new: int) -> int:
-        (start, stop), (first, last) = old.held(of_old), new.held(of_new)
-        return max(0, min(stop, last) - max(start, first))
-
-    ranks = range(world_size)
-    return [common(rank, peer) for peer in ranks], [common(peer, rank) for peer in ranks]
+def moves(old: Group, new: Group, rank: int, local_M: Tensor) -> tuple[Tensor, Tensor]:
+    """Where rows of a rank's shard go when a stack is cut anew for more rows: those of them that are rows of a matrix,
+    and their physical rows in the new stack."""
+    rows, physical = [], []
+    for name, before in old.slots.items():
+        here, first = before.local(rank), before.held(rank)[0]
+        of_matrix = local_M[(local_M >= here.start) & (local_M < here.stop)]
+        rows.append(of_matrix)
+        physical.append(new.slots[name].physical(of_matrix - here.start + first))
+    return torch.cat(rows), torch.cat(physical)
 
 
 def _stack(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from embershard.engine.base import Engine
     from embershard.engine.clients import Clients
     from embershard.engine.entries import Entry
-    from embershard.engine.growth import Growth
+    from embershard.engine.growth import Growing, Growth
     from embershard.errors import EmbershardError
 
 
@@ -85,6 +85,8 @@ class Replica:
         """Snapshots in memory beside what is served, by version."""
         self.unsaved: dict[int, Clients] = {}
         """Those of them that aren't on the disk yet, with who had sent what."""
+        self.growing: Growing | None = None
+        """What was made ready for a growth."""
         self._load = load
         self.collection = Collection(engine.config)
         """What requests are checked against, from any thread; replaced when the tables are."""
@@ -150,7 +152,7 @@ class Replica:
     def _grow(self, growth: Growth) -> Grown:
         """Joint: gives a table more rows."""
         start = time.perf_counter()
-        rows = grow(self.engine, growth)
+        rows = grow(self.engine, growth, self.growing)
         self._adopt()
         return Grown(rows=rows, pause_ms=(time.perf_counter() - start) * 1000)
 

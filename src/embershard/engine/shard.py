@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -44,6 +44,8 @@ class Shard:
 
     group: Group
     """What is stacked here."""
+    kernel: Any
+    """What gathers and moves the rows: the engine's own."""
     rank: int
     """Whose share it is."""
     weight: Tensor
@@ -60,12 +62,19 @@ class Shard:
     """Who wants to see rows before they change."""
 
     @classmethod
-    def of(cls, group: Group, rank: int, weight: Tensor, state: Tensor | None) -> Shard:
+    def of(cls, group: Group, kernel: Any, rank: int, weight: Tensor, state: Tensor | None) -> Shard:
         """Keeps books of the rows that a kernel moves."""
         updates, sightings = (torch.zeros(group.block_rows, dtype=torch.int32, device=weight.device) for _ in range(2))
         frozen = torch.zeros(group.block_rows, dtype=torch.uint8, device=weight.device)
         return cls(
-            group=group, rank=rank, weight=weight, state=state, updates=updates, sightings=sightings, frozen=frozen
+            group=group,
+            kernel=kernel,
+            rank=rank,
+            weight=weight,
+            state=state,
+            updates=updates,
+            sightings=sightings,
+            frozen=frozen,
         )
 
     @property

@@ -36,7 +36,6 @@ class TorchRecEngine(Engine):
     name = "torchrec"
 
     def __init__(self, config: Config, world: World, *, seeded: bool = True) -> None:
-        self._modules: dict[str, ShardedEmbeddingCollection] = {}
         # The gradients of all ranks are summed, as they are in one process, and not averaged.
         set_gradient_division(False)
         super().__init__(config, world, seeded=seeded)
@@ -44,12 +43,13 @@ class TorchRecEngine(Engine):
     def make_shard(self, group: Group) -> Shard:
         """As `Engine.make_shard`."""
         module = _sharded(group, self.world)
-        self._modules[group.name] = module
         key = f"embeddings.{group.name}.weight"
         weight = module.state_dict()[key].local_shards()[0].tensor.detach()
         states = module.fused_optimizer.state_dict()["state"][key]
         momentum = states.get(f"{group.name}.momentum1") if group.state_shape is not None else None
-        return Shard.of(group, self.world.rank, weight, None if momentum is None else momentum.local_shards()[0].tensor)
+        return Shard.of(
+            group, module, self.world.rank, weight, None if momentum is None else momentum.local_shards()[0].tensor
+        )
 
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
         with torch.no_grad():
@@ -65,7 +65,7 @@ class TorchRecEngine(Engine):
 
     def _forward(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Tensor]:
         """The rows this rank asked for [M, kernel_dim], and the rows of its shard that any rank asked for."""
-        module = self._modules[group.name]
+        module: ShardedEmbeddingCollection = self.shards[group.name].kernel
         lengths = torch.tensor([len(physical_M)], dtype=torch.int32, device=physical_M.device)
         asked = KeyedJaggedTensor(keys=[_FEATURE], values=physical_M, lengths=lengths)
         context = module.create_context()
@@ -73,26 +73,21 @@ class TorchRecEngine(Engine):
         answered = module.compute_and_output_dist(context, arrived).wait()
         return answered[_FEATURE].values(), torch.cat([features.values() for features in arrived])
 
-    def _to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """As `Engine.to_owners`."""
         order, sent = _by_owner(group, physical_M)
         received = _exchange_counts(sent)
-        local_M = group.on_rank(self.exchange(physical_M[order], sent, received))
-        return local_M, None if items is None else self.exchange(items[order], sent, received)
+        local_M = group.on_rank(_exchange(physical_M[order], sent, received))
+        return local_M, None if items is None else _exchange(items[order], sent, received)
 
     def _from_owners(self, group: Group, physical_M: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
         order, sent = _by_owner(group, physical_M)
         received = _exchange_counts(sent)
-        asked = group.on_rank(self.exchange(physical_M[order], sent, received))
-        answers = self.exchange(read(asked), received, sent)
+        asked = group.on_rank(_exchange(physical_M[order], sent, received))
+        answers = _exchange(read(asked), received, sent)
         answers_M = torch.empty_like(answers)
         answers_M[order] = answers
         return answers_M
-
-    def exchange(self, items: Tensor, sent: list[int], received: list[int]) -> Tensor:
-        """As `Engine.exchange`."""
-        arrived: Tensor = items.new_empty(sum(received), *items.shape[1:])
-        dist.all_to_all_single(arrived, items.contiguous(), received, sent)
-        return arrived
 
 
 def _sharded(group: Group, world: World) -> ShardedEmbeddingCollection:
@@ -134,3 +129,10 @@ def _exchange_counts(sent: list[int]) -> list[int]:
     received = torch.empty_like(counts)
     dist.all_to_all_single(received, counts)
     return received.tolist()
+
+
+def _exchange(items: Tensor, sent: list[int], received: list[int]) -> Tensor:
+    """Sends `sent[r]` consecutive items to rank r; returns what came, in the order of the ranks."""
+    arrived: Tensor = items.new_empty(sum(received), *items.shape[1:])
+    dist.all_to_all_single(arrived, items.contiguous(), received, sent)
+    return arrived

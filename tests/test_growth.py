@@ -1,0 +1,96 @@
+"""Growth while calls are answered: nothing that comes meanwhile is lost, and nothing else changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.implementation import Implementation
+from support.scenario import collection, random_updates
+from support.service import Service
+
+import embershard
+from embershard import Client
+
+CONFIG = """
+[collection]
+name = "growing"
+[optimizer]
+kind = "sgd"
+learning_rate = 1.0
+[[tables]]
+name = "user"
+rows = 30_000
+dim = 64
+init = { kind = "zeros" }
+[[tables]]
+name = "beside"
+rows = 100
+dim = 64
+init = { kind = "zeros" }
+"""
+
+
+def test_rows_that_change_between_slices_are_as_if_they_had_changed_before(implementation: Implementation) -> None:
+    tables = [{"name": "t", "rows": 50, "dim": 6}, {"name": "u", "rows": 9, "dim": 6}]
+    random = np.random.default_rng(0)
+    config = collection(tables)
+    updates = [implementation.on_first(random_updates(random, config)) for _ in range(6)]
+    states = []
+    for interrupted in (False, True):
+        implementation.build(config)
+        if interrupted:
+            implementation.grow_between("t", 83, updates)
+        else:
+            for update in updates:
+                implementation.update(update)
+            implementation.grow("t", 83)
+        states.append(implementation.state())
+    for name, tensor in states[0].items():
+        np.testing.assert_array_equal(states[1][name], tensor, err_msg=name)
+
+
+@pytest.fixture(scope="module", params=[0, 2], ids=["local", "torchrec-2"])
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with Service(CONFIG, tmp_path_factory.mktemp("growth"), ranks=request.param) as service:
+        yield service
+
+
+def test_a_table_grows_under_updates_and_a_snapshot_and_loses_none(service: Service) -> None:
+    counts = np.zeros(200)
+    done = threading.Event()
+
+    def work() -> None:
+        with Client(service.target) as client:
+            random = np.random.default_rng(1)
+            while not done.is_set():
+                ids = random.integers(0, 200, 20)
+                client.update({"user": ids}, gradients={"user": -np.ones((20, 64))})
+                np.add.at(counts, ids, 1)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    with Client(service.target) as client:
+        for rows in (45_000, 60_001):
+            assert client.grow("user", rows=rows).rows == rows
+            client.snapshot()
+        done.set()
+        worker.join()
+        np.testing.assert_array_equal(client.lookup({"user": range(200)})["user"][:, 0], counts)
+        assert (client.lookup({"user": [60_000], "beside": [99]})["user"] == 0).all()
+        with pytest.raises(embershard.InvalidInput, match="can't shrink"):
+            client.grow("user", rows=10)
+
+
+def test_what_was_grown_is_there_after_a_crash(tmp_path: Path) -> None:
+    with Service(CONFIG, tmp_path) as service, Client(service.target) as client:
+        client.assign({"user": [7]}, values={"user": np.ones((1, 64))})
+        client.grow("user", rows=40_000)
+        client.assign({"user": [39_999]}, values={"user": np.ones((1, 64))})
+        service.process.kill()
+        service.ended()
+    with Service(tmp_path / "collection.toml", tmp_path) as service, Client(service.target) as client:
+        assert (client.lookup({"user": [7, 39_999]})["user"] == 1).all()
