@@ -21,7 +21,7 @@ BENCH := $(VENV)/bench-$(BACKEND)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 LOCKS := requirements/$(BACKEND).lock requirements/torchrec.lock
 
-.PHONY: help serve demo test test-slow quality bench-vocabulary bench-overload torture check format generate proto-release clean
+.PHONY: help serve demo test test-slow quality bench-vocabulary bench-overload bench-durability torture check format generate proto-release clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -51,6 +51,9 @@ bench-overload: $(SERVER) ## a server that is asked for three times what it can 
 torture: $(DEV) ## kill a service under load, and compare what it told with a model (KILLS=n SEED=s RANKS=r)
 	@PYTHONPATH=tests:service $(BIN)/python -m torture --kills $(KILLS) --ranks $(if $(filter 1,$(RANKS)),0,$(RANKS)) \
 		$(if $(SEED),--seed $(SEED))
+
+bench-durability: $(BENCH) ## updates a second by log mode, time to start again, lookups while snapshots and growth go on
+	$(BIN)/python benchmarks/durability.py
 
 check: $(DEV) ## lint, types, proto lint and breaking changes, generated code
 	$(BIN)/ruff check .
