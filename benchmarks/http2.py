@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
+_INITIAL_WINDOW = 4
 _LARGEST = 2**31 - 1
 _REPLENISH = 2**28
 _STATUS = re.compile(rb"grpc-status.(\d+)")
@@ -45,9 +46,11 @@ class Connection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._target, self._next, self._buffer = target, 1, b""
         self._received: dict[int, int] = {}
+        # What may be sent: of each stream at first, on all of them now, and on each more than at first.
+        self._first_window, self._window, self._windows = 65535, 65535, dict[int, int]()
         self._unacknowledged = 0
         # No table of headers, so that the server spells them out; and windows so that it needn't wait.
-        settings = struct.pack(">HIHI", 1, 0, 4, window)
+        settings = struct.pack(">HIHI", 1, 0, _INITIAL_WINDOW, window)
         self.socket.sendall(
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
             + _frame(_SETTINGS, 0, 0, settings)
@@ -66,15 +69,30 @@ class Connection:
         block += _header("te", "trailers") + _header("content-type", "application/grpc")
         return block + (_header("grpc-timeout", f"{timeout_ms}m") if timeout_ms else b"")
 
-    def call(self, head: bytes, message: bytes, *, announced: int | None = None) -> tuple[int, bytes]:
-        """The number and the bytes of a call; if more bytes are `announced` than there are, it never gets whole."""
+    def call(self, head: bytes, message: bytes) -> tuple[int, bytes]:
+        """The number and the bytes of a call whose message is small."""
+        stream, opening = self._open(head)
+        return stream, opening + _frame(_DATA, _END_STREAM, stream, struct.pack(">BI", 0, len(message)) + message)
+
+    def upload(self, head: bytes, message: bytes, *, announced: int) -> Iterator[Ended]:
+        """Sends a part of a message of `announced` bytes, as fast as the server takes it; yields what ends meanwhile."""
+        stream, opening = self._open(head)
+        self.socket.sendall(opening)
+        left = memoryview(struct.pack(">BI", 0, announced) + message)
+        while left and stream in self._received:
+            size = min(16384, self._window, self._first_window + self._windows.get(stream, 0), len(left))
+            if size <= 0:
+                yield from self.receive()
+                continue
+            self.socket.sendall(_frame(_DATA, 0, stream, bytes(left[:size])))
+            self._window -= size
+            self._windows[stream] = self._windows.get(stream, 0) - size
+            left = left[size:]
+
+    def _open(self, head: bytes) -> tuple[int, bytes]:
         stream, self._next = self._next, self._next + 2
         self._received[stream] = 0
-        body = struct.pack(">BI", 0, len(message) if announced is None else announced) + message
-        last = _END_STREAM if announced is None else 0
-        frames = [body[at : at + 16384] for at in range(0, len(body), 16384)]
-        data = [_frame(_DATA, last if piece is frames[-1] else 0, stream, piece) for piece in frames]
-        return stream, _frame(_HEADERS, _END_HEADERS, stream, head) + b"".join(data)
+        return stream, _frame(_HEADERS, _END_HEADERS, stream, head)
 
     def receive(self) -> Iterator[Ended]:
         """Takes what has come, and waits for something if nothing has; ConnectionError at the end."""
@@ -96,9 +114,12 @@ class Connection:
                 yield from self._end(stream, payload)
             elif kind == _RST_STREAM:
                 yield from self._end(stream, b"")
-            elif kind == _GOAWAY:
+            elif kind == _GOAWAY and any(payload[4:8]):
                 raise ConnectionError(f"the server ends the connection: {payload[8:].decode(errors='replace')}")
+            elif kind == _WINDOW_UPDATE:
+                self._widen(stream, int.from_bytes(payload, "big"))
             elif kind in (_SETTINGS, _PING) and not flags & _ACK:
+                self._heed(payload if kind == _SETTINGS else b"")
                 answers += _frame(kind, _ACK, 0, payload if kind == _PING else b"")
         self._buffer = buffer[at:]
         if self._unacknowledged > _REPLENISH:
@@ -106,6 +127,17 @@ class Connection:
             self._unacknowledged = 0
         if answers:
             self.socket.sendall(answers)
+
+    def _widen(self, stream: int, size: int) -> None:
+        if stream:
+            self._windows[stream] = self._windows.get(stream, 0) + size
+        else:
+            self._window += size
+
+    def _heed(self, settings: bytes) -> None:
+        for name, value in struct.iter_unpack(">HI", settings):
+            if name == _INITIAL_WINDOW:
+                self._first_window = value
 
     def _end(self, stream: int, trailers: bytes) -> Iterator[Ended]:
         if (received := self._received.pop(stream, None)) is not None:

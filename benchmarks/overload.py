@@ -136,6 +136,9 @@ class Client:
                 at = number % CONNECTIONS
                 if self.open_on[at] == MOST:
                     at = self.open_on.index(min(self.open_on))
+                if self.open_on[at] == MOST:  # it is late, and told as such
+                    self.receive(last - time.perf_counter())
+                    continue
                 self.send(at, start + self.times[number])
                 number += 1
             due = start + self.times[number] if number < len(self.times) else last

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import grpc
@@ -17,7 +18,7 @@ from http2 import Connection, Ended
 from support.raw import int64, lookup
 from support.service import Service
 
-from embershard import Client, EmbershardError
+from embershard import Client
 from embershard.v1 import embershard_pb2 as pb
 from embershard.v1 import embershard_pb2_grpc as rpc
 
@@ -39,9 +40,11 @@ queued_numbers = {8 * MIB}
 
 [[tables]]
 name = "user"
-rows = 100_000
-dim = 64
+rows = 1_000
+dim = 4_096
 """
+LARGE = list(range(1_000))
+"""Ids whose vectors are nearly 16 MiB."""
 MOST = 160 * MIB
 """What requests and answers may hold, by these limits."""
 SLACK = 160 * MIB
@@ -51,6 +54,8 @@ RUDE = 24
 LOOKUP = "/embershard.v1.EmbeddingService/Lookup"
 STREAM = "/embershard.v1.EmbeddingService/LookupStream"
 RESOURCE_EXHAUSTED, UNAVAILABLE = 8, 14
+
+SMALL = {"feature": "user", "ids": int64(1, 2, 3)}
 
 
 @pytest.fixture
@@ -66,7 +71,7 @@ class Witness:
         self._client, self._process = Client(service.target), psutil.Process(service.rank_pids()[0])
         self._expected = self._client.lookup({"user": [1, 2, 3]})["user"]
         for _ in range(3):  # so that the memory of answers is there, and what comes is what is held
-            self._client.lookup({"user": np.arange(16 * MIB // 256)})
+            self._client.lookup({"user": LARGE})
         self.before = self.most = self._process.memory_info().rss
 
     def __enter__(self) -> Witness:
@@ -88,15 +93,13 @@ class Witness:
 
 def ends_of(connection: Connection, ends: list[Ended]) -> None:
     """Reads until the server closes the connection."""
-    try:
+    with suppress(OSError):
         while True:
             ends += connection.receive()
-    except OSError:
-        pass
 
 
 def test_answers_that_nobody_takes_hold_bounded_memory_and_not_for_ever(service: Service) -> None:
-    large = lookup({"feature": "user", "ids": int64(*range(16 * MIB // 256))}).SerializeToString()
+    large = lookup({"feature": "user", "ids": int64(*LARGE)}).SerializeToString()
     ends: list[Ended] = []
     with Witness(service) as witness, ExitStack() as opened:
         readers = []
@@ -115,6 +118,13 @@ def test_answers_that_nobody_takes_hold_bounded_memory_and_not_for_ever(service:
         reader.join()
 
 
+def send_a_part(connection: Connection, path: str, ends: list[Ended]) -> None:
+    """Most of a message, and nothing more."""
+    with suppress(OSError):
+        ends += connection.upload(connection.head(path), bytes(15 * MIB), announced=16 * MIB)
+        ends_of(connection, ends)
+
+
 @pytest.mark.parametrize("path", [LOOKUP, STREAM])
 def test_requests_that_do_not_arrive_whole_hold_bounded_memory_and_not_for_ever(service: Service, path: str) -> None:
     most, ends = 0, list[Ended]()
@@ -122,12 +132,8 @@ def test_requests_that_do_not_arrive_whole_hold_bounded_memory_and_not_for_ever(
         readers = []
         for _ in range(RUDE):
             connection = opened.enter_context(Connection(service.target))
-            readers.append(threading.Thread(target=ends_of, args=(connection, ends)))
+            readers.append(threading.Thread(target=send_a_part, args=(connection, path, ends)))
             readers[-1].start()
-            _, data = connection.call(connection.head(path), bytes(15 * MIB), announced=16 * MIB)
-            sender = threading.Thread(target=lambda c=connection, d=data: send(c, d))  # type: ignore[misc]
-            sender.start()
-            readers.append(sender)
             witness.asks()
         refused = RUDE if path == LOOKUP else RUDE - MOST // (15 * MIB)
         witness.until(lambda: len(ends) >= refused)
@@ -138,9 +144,91 @@ def test_requests_that_do_not_arrive_whole_hold_bounded_memory_and_not_for_ever(
     assert most < MOST + SLACK
 
 
-def send(connection: Connection, data: bytes) -> None:
-    """As much of it as the server takes."""
-    try:
-        connection.socket.sendall(data)
-    except OSError:
-        pass
+def test_no_connection_has_more_calls_than_are_left_for_others_and_is_told_when_to_try_again(service: Service) -> None:
+    with Connection(service.target) as greedy:
+        head = greedy.head(STREAM)
+        greedy.socket.sendall(b"".join(greedy.call(head, lookup(SMALL).SerializeToString())[1] for _ in range(48)))
+        waits = greedy.head(LOOKUP, timeout_ms=60_000)
+        early = lookup(SMALL, min_version=10**9).SerializeToString()
+        ends: list[Ended] = []
+        while len(ends) < 48:
+            ends += greedy.receive()
+        greedy.socket.sendall(b"".join(greedy.call(waits, early)[1] for _ in range(40)))
+        ends = []
+        while len(ends) < 8:
+            ends += greedy.receive()
+        assert {(ended.status, ended.pushback_ms) for ended in ends} == {(RESOURCE_EXHAUSTED, 50)}
+        with Client(service.target) as client:
+            assert client.lookup({"user": [1]})["user"].shape == (1, 4096)
+
+
+def test_refused_input_has_no_hint_to_try_again(service: Service) -> None:
+    with Connection(service.target) as connection:
+        wrong = lookup({"feature": "nobody", "ids": int64(1)}).SerializeToString()
+        connection.socket.sendall(connection.call(connection.head(LOOKUP), wrong)[1])
+        ends: list[Ended] = []
+        while not ends:
+            ends += connection.receive()
+    assert (ends[0].status, ends[0].pushback_ms) == (3, None)
+
+
+def test_what_waits_does_not_hold_up_a_server_that_leaves(service: Service) -> None:
+    with ExitStack() as opened:
+        idle, half, waiting = (opened.enter_context(Connection(service.target)) for _ in range(3))
+        bare = opened.enter_context(socket.create_connection(idle.socket.getpeername()))
+        list(half.upload(half.head(LOOKUP), b"some", announced=1000))
+        early = lookup(SMALL, min_version=10**9).SerializeToString()
+        waiting.socket.sendall(waiting.call(waiting.head(LOOKUP, timeout_ms=60_000), early)[1])
+        waiting.socket.sendall(waiting.call(waiting.head(LOOKUP), lookup(SMALL).SerializeToString())[1])
+        ends: list[Ended] = []
+        while not ends:  # the server takes the calls of a connection in order
+            ends += waiting.receive()
+        assert service.stop() == 0
+        ends_of(waiting, ends)
+        assert [ended.status for ended in ends] == [0, UNAVAILABLE]
+        assert bare.recv(1) == b""
+    assert "are cut off" not in service.output
+
+
+def test_every_update_of_a_stream_that_is_applied_when_the_server_leaves_is_acknowledged(service: Service, tmp_path: Path) -> None:
+    versions: list[int] = []
+    started = threading.Semaphore(0)
+
+    def write(at: int) -> None:
+        update = pb.UpdateRequest(
+            updates=[pb.FeatureUpdate(batch=pb.FeatureIds(feature="user", ids=int64(at)), values=bytes(4 * 4096))]
+        )
+        with grpc.insecure_channel(service.target) as channel:
+            with pytest.raises(grpc.RpcError) as caught:
+                for response in rpc.EmbeddingServiceStub(channel).UpdateStream(itertools.repeat(update)):
+                    versions.append(response.version)
+                    started.release()
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]  # it is a Call, too
+
+    writers = [threading.Thread(target=write, args=(at,)) for at in range(6)]
+    for writer in writers:
+        writer.start()
+    for _ in range(60):
+        started.acquire()
+    assert service.stop() == 0
+    for writer in writers:
+        writer.join()
+    newest = max(int(path.name) for path in (tmp_path / "snapshots").iterdir())
+    assert sorted(versions) == list(range(1, newest + 1))
+
+
+def test_callers_that_vanish_leave_no_trace(service: Service) -> None:
+    async def vanish() -> None:
+        for _ in range(20):
+            async with grpc.aio.insecure_channel(service.target) as channel:
+                stub = rpc.EmbeddingServiceStub(channel)
+                calls = [stub.Lookup(lookup({"feature": "user", "ids": int64(*range(at))})) for at in range(40)]
+                await calls[5]
+                for call in calls:
+                    call.cancel()
+
+    asyncio.run(vanish())
+    with Client(service.target) as client:
+        assert client.lookup({"user": [1]})["user"].shape == (1, 4096)
+    assert service.stop() == 0
+    assert "Traceback" not in service.output

@@ -1,4 +1,4 @@
-"""Silences, by name and nothing broader, what the libraries below print at start and no operator can act on."""
+"""Silences, by name and nothing broader, what the libraries below print and no operator can act on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ def quieten() -> None:
     """To be called before torch, FBGEMM or TorchRec is imported."""
     for message in _MESSAGES:
         warnings.filterwarnings("ignore", message=message)
+    # What gRPC says, with a traceback, of an answer whose caller has just gone.
+    logging.getLogger("grpc._cython.cygrpc").addFilter(
+        lambda record: not record.getMessage().startswith("ExecuteBatchError raised in core by servicer method")
+    )
     logging.getLogger("torch.fx._symbolic_trace").addFilter(lambda record: "is_fx_tracing" not in record.getMessage())
 
 
