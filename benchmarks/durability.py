@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import statistics
 import tempfile
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import torch
 from serving import measured_on, served
 from tqdm import tqdm
 
@@ -98,7 +100,8 @@ def measure_modes() -> dict[str, Any]:
 
 
 def measure_recovery() -> list[dict[str, Any]]:
-    """How long a log takes to be applied again."""
+    """How long a log takes to be applied again, by as many threads as a server has."""
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
     config = parse_config(
         {"collection": {"name": "recovery"}, "tables": [{"name": "item", "rows": 100_000, "dim": 16}]}
     )

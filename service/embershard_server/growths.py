@@ -63,9 +63,7 @@ class Growths:
     def _begin(self, growth: Growth) -> Future[Any]:
         """Joint: makes room for more rows, and begins to seed them."""
         if self._replica.growing:
-            raise Overloaded(
-                f"table {growth.table!r} can't grow now, as one is growing; try again once it has"
-            )
+            raise Overloaded(f"table {growth.table!r} can't grow now, as one is growing; try again once it has")
         check_room(self._replica.engine, growth)
         growing = Growing(self._replica.engine, {growth.table: growth.rows})
         self._replica.growing = growing

@@ -123,7 +123,7 @@ class Server:
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.server_handshake_timeout_ms", KEEPALIVE_S * 1000),
                 # A client with more calls than that keeps them on its side.
-                ("grpc.max_concurrent_streams", 48),
+                ("grpc.max_concurrent_streams", self._limits.calls // 4),
                 ("grpc.max_allowed_incoming_connections", self._limits.calls),
             ],
         )

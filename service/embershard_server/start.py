@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from embershard.engine.clients import Clients
 from embershard.engine.entries import Kind, growth_entry
 from embershard.engine.growth import check_room
@@ -61,6 +63,7 @@ def start(config: Config, data: DataDir) -> Started:
     """
     alone = "WORLD_SIZE" not in os.environ
     world = SoloWorld() if alone else TorchWorld(timeout_s=config.limits.group_timeout_s)
+    _leave_room(world)
     data.hold(world)
     replica = _brought_back(config, data, world)
     begin = time.perf_counter()
@@ -73,6 +76,15 @@ def start(config: Config, data: DataDir) -> Started:
         if table.rows > replica.engine.config.table(table.name).rows:
             _grow(replica, log, table.name, table.rows)
     return Started(replica=replica, log=log, replay_s=replay_s)
+
+
+def _leave_room(world: World) -> None:
+    """Leaves a core of a rank's share to the front end, unless OMP_NUM_THREADS says how many it is to have.
+
+    Threads of one computation wait for each other busily: where one of them doesn't get a core, a hundredfold is lost.
+    """
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size - 1))
 
 
 def load_beside(config: Config, data: DataDir, version: int, world: World) -> tuple[Engine, Snapshot]:
