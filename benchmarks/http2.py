@@ -75,7 +75,7 @@ class Connection:
         return stream, opening + _frame(_DATA, _END_STREAM, stream, struct.pack(">BI", 0, len(message)) + message)
 
     def upload(self, head: bytes, message: bytes, *, announced: int) -> Iterator[Ended]:
-        """Sends a part of a message of `announced` bytes, as fast as the server takes it; yields what ends meanwhile."""
+        """Sends a part of a message of `announced` bytes, as fast as the server takes it; yields what ends."""
         stream, opening = self._open(head)
         self.socket.sendall(opening)
         left = memoryview(struct.pack(">BI", 0, announced) + message)

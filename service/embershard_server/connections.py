@@ -11,6 +11,7 @@ import socket
 import struct
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from pathlib import Path
 from urllib.parse import unquote
 
 _BYTES_RECEIVED = 128
@@ -41,9 +42,9 @@ def shut(addresses: Collection[str]) -> None:
 
 
 def _connections() -> Iterator[tuple[str, socket.socket]]:
-    for name in os.listdir("/proc/self/fd"):
+    for entry in Path("/proc/self/fd").iterdir():
         try:
-            connection = _socket(name)
+            connection = _socket(entry)
         except OSError:  # it has just ended
             continue
         if connection is None:
@@ -58,11 +59,11 @@ def _connections() -> Iterator[tuple[str, socket.socket]]:
                 yield f"[{host}]:{port}" if ":" in host else f"{host}:{port}", connection
 
 
-def _socket(name: str) -> socket.socket | None:
+def _socket(entry: Path) -> socket.socket | None:
     """A second handle of a socket of this process."""
-    if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+    if not str(entry.readlink()).startswith("socket:"):
         return None
-    handle = os.dup(int(name))
+    handle = os.dup(int(entry.name))
     try:
         return socket.socket(fileno=handle)
     except OSError:  # it was closed, and the number is another file's now

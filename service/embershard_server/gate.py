@@ -73,14 +73,12 @@ class Call:
         Raises:
             EmbershardError: the reason for which the call is ended.
         """
-        if self._reason:
-            raise self._reason
+        self._check()
         self._receiver, self.waits_since = asyncio.current_task(), time.monotonic()
         try:
-            request = await anext(requests, None)
+            request: bytes | None = await anext(requests, None)
         except asyncio.CancelledError:
-            if self._reason:
-                raise self._reason from None
+            self._check()
             raise  # the caller has gone
         finally:
             self._receiver = None
@@ -93,6 +91,10 @@ class Call:
         self._gate.took(self.peer, len(request))
         self.hold(COPIES * len(request))
         return request
+
+    def _check(self) -> None:
+        if self._reason:
+            raise self._reason from None
 
     def hold(self, size: int) -> None:
         """Has so many more bytes.
@@ -154,7 +156,7 @@ class Gate:
         self._peers[name] = peer
         peer.calls.add(call)
         self._calls += 1
-        context.add_done_callback(lambda _: self._leave(call))  # type: ignore[arg-type]  # grpc's stub wants a method
+        context.add_done_callback(lambda _: self._leave(call))  # type: ignore[arg-type]  # grpc's stub
         return call
 
     def hold(self, name: str, size: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -35,6 +34,10 @@ GRACE_S = 10.0
 """Longest that calls in flight may take to finish when the server leaves."""
 KEEPALIVE_S = 20
 """A connection is checked so often, and ends if it doesn't answer within half of that."""
+PENDING = 48, 64
+"""Calls that have come and wait for this process to take them: as many as a burst brings, and as few as are served
+soon. To refuse one with a reason takes a fifth of the time of a small lookup, so that an overloaded server would do
+little else; not to take it takes none."""
 SWITCH_S = 0.0005
 """Longest that a thread waits for Python: with its own 5 ms, the 99th percentile of lookups is twice as long."""
 HEADER_BYTES = 2**20
@@ -111,10 +114,9 @@ class Server:
                 ("grpc.max_send_message_length", most + HEADER_BYTES),
                 # Without this, a second server on the same port would take every other call in silence.
                 ("grpc.so_reuseport", 0),
-                # Refusing with a reason takes this process about half as long as a small lookup. Where it can't keep up
-                # even with that, gRPC cancels calls without one, which takes next to nothing.
-                ("grpc.server.max_pending_requests", int(os.environ.get("P1", 48))),
-                ("grpc.server.max_pending_requests_hard_limit", int(os.environ.get("P2", 64))),
+                # Beyond these, more and more calls are cut off by gRPC itself (CANCELLED, no reason), on other threads.
+                ("grpc.server.max_pending_requests", PENDING[0]),
+                ("grpc.server.max_pending_requests_hard_limit", PENDING[1]),
                 # Clients may ask every ten seconds whether the server is still there, and the server asks, too: a
                 # client that has gone without a word holds nothing for long.
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
@@ -122,8 +124,8 @@ class Server:
                 ("grpc.keepalive_timeout_ms", KEEPALIVE_S * 1000 // 2),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.server_handshake_timeout_ms", KEEPALIVE_S * 1000),
-                # A client with more calls than that keeps them on its side.
-                ("grpc.max_concurrent_streams", self._limits.calls // 4),
+                # What one connection may have at most; a client with more keeps them on its side.
+                ("grpc.max_concurrent_streams", self._limits.calls // 2),
                 ("grpc.max_allowed_incoming_connections", self._limits.calls),
             ],
         )

@@ -28,9 +28,9 @@ from embershard.errors import InvalidInput
 class LimitSpec:
     """Bounds on what callers may ask, have waiting, and hold.
 
-    What calls make one rank hold in memory, beside its tables, is at most `in_flight_messages` × `message_bytes` (1 GiB)
-    for requests and answers, `queued_numbers` × 4 bytes (1 GiB) for rows that were read or are to be changed, and some
-    100 KiB a connection; callers who send faster than the server reads may go beyond it for a tenth of a second.
+    What calls make one rank hold in memory, beside its tables, is at most `in_flight_messages` × `message_bytes`
+    (1 GiB) for requests and answers, `queued_numbers` × 4 bytes (1 GiB) for rows that were read or are to be changed,
+    and some 100 KiB a connection; what arrives within a tenth of a second may go beyond it.
     """
 
     message_bytes: Annotated[int, Field(strict=True, ge=1024, le=2**30)] = 64 * 2**20
@@ -46,7 +46,8 @@ class LimitSpec:
     """Numbers that each of the three gather or move together."""
     queue_ms: Annotated[int, Field(strict=True, ge=1, le=60_000)] = 50
     """Once lookups wait for longer than this for the engine, new ones are refused until they don't: those that are
-    accepted are answered soon. Callers are told to try again after as long."""
+    accepted are answered soon. Callers are told to try again after as long. (Where a server can't even refuse all that
+    comes, gRPC cuts calls off by itself: CANCELLED.)"""
     wait_ms: Annotated[int, Field(strict=True, ge=1, le=3_600_000)] = 10_000
     """Longest wait in the queue of a request that brings no deadline."""
     calls: Annotated[int, Field(strict=True, ge=8)] = 1024
