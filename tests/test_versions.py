@@ -186,3 +186,14 @@ def test_a_restart_serves_what_was_activated_and_can_still_roll_back(tmp_path: P
         assert read(client) == 3
         client.rollback()
         assert read(client) == 2
+
+
+def test_a_repeat_is_told_even_where_its_ids_are_gone(client: Client) -> None:
+    fill(client, 12)
+    small = client.snapshot().version
+    client.grow("left", rows=80)
+    send: Any = {"features": {"left": [70]}, "gradients": {"left": np.ones((1, 3))}, "identity": ("gone", 1)}
+    version = client.update(**send)
+    client.activate(small)
+    assert client.update(**send) == version
+    client.rollback()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -11,9 +12,10 @@ import numpy as np
 import embershard
 from embershard import codec
 from embershard.collection import Collection, Read
+from embershard.engine.clients import check_identity
 from embershard.engine.entries import Kind, activation_entry, freeze_entry, growth_entry, update_entry
 from embershard.engine.jobs import Answer, EntryJob, Job, LookupJob
-from embershard.errors import FingerprintMismatch, InvalidInput
+from embershard.errors import FingerprintMismatch, InvalidInput, SequenceGap
 from embershard.v1 import embershard_pb2 as pb
 from embershard_server.describe import describe_tables
 from embershard_server.gate import ANSWER_COPIES
@@ -125,6 +127,8 @@ class Servicers:
         """Gradients or values for ids."""
         self._check_fingerprint(request.fingerprint)
         self._check_features(len(request.updates))
+        if (version := self._repeated(request)) is not None:
+            return pb.UpdateResponse(version=version, duplicate=True)
         named = [features for update in request.updates for features in (update.batch, update.parents)]
         entry = await self._prepared(lambda: update_entry(self._ticker.collection, request), named)
         outcome = await self._apply(entry, call)
@@ -185,6 +189,13 @@ class Servicers:
         """Queues a job, with the caller's deadline or the configured wait; a caller that goes away cancels it."""
         job.deadline, job.caller = call.deadline, call.peer
         return await asyncio.wrap_future(self._ticker.submit(job))
+
+    def _repeated(self, request: pb.UpdateRequest) -> int | None:
+        """The version that has an update already, whatever the tables are now; that it can't come yet, others tell."""
+        check_identity(request.client_id, request.sequence)
+        with suppress(SequenceGap):
+            return self._replica.clients.version_of(request.client_id, request.sequence)
+        return None
 
     def _check_features(self, count: int) -> None:
         """Before anything is made of a request: a few bytes can name millions of features."""

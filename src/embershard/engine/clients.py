@@ -30,13 +30,12 @@ class Clients:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._versions: OrderedDict[str, list[int]] = OrderedDict()
-        """Of each client, the versions of its last updates; the client that was heard last comes last."""
-        self._sequences: dict[str, int] = {}
-        """The number of each client's last update."""
+        self._known: OrderedDict[str, tuple[int, list[int]]] = OrderedDict()
+        """Of each client, the number of its last update, and the versions of its last ones; the client that was heard
+        last comes last. What is known of one is replaced, never changed, so that any thread may ask."""
 
     def __len__(self) -> int:
-        return len(self._versions)
+        return len(self._known)
 
     def version_of(self, client: str, sequence: int) -> int | None:
         """The version that has this update already, or None if it is the client's next.
@@ -46,7 +45,7 @@ class Clients:
         """
         if not client:
             return None
-        last = self._sequences.get(client, 0)
+        last, versions = self._known.get(client, (0, []))
         if sequence == last + 1:
             return None
         if sequence > last:
@@ -55,38 +54,37 @@ class Clients:
                 f"client {client!r}: update {sequence:,} can't be applied, as {known}; send the ones between first, or "
                 "begin at 1 with another client_id"
             )
-        recent = self._versions[client]
-        return recent[max(len(recent) - 1 - (last - sequence), 0)]
+        return versions[max(len(versions) - 1 - (last - sequence), 0)]
 
     def note(self, client: str, sequence: int, version: int) -> None:
         """Remembers that an update was applied, as this version."""
         if not client:
             return
-        self._sequences[client] = sequence
-        self._versions[client] = [*self._versions.pop(client, [])[1 - _RECENT :], version]
-        if len(self._versions) > self._most:
-            forgotten, _ = self._versions.popitem(last=False)
-            del self._sequences[forgotten]
+        _, versions = self._known.get(client, (0, []))
+        self._known[client] = sequence, [*versions[1 - _RECENT :], version]
+        self._known.move_to_end(client)
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
 
     def copy(self) -> Clients:
         """The same, which stays as it is now."""
         copy = Clients(self._most)
-        copy._versions, copy._sequences = self._versions.copy(), self._sequences.copy()
+        copy._known = self._known.copy()
         return copy
 
     def state(self) -> dict[str, Any]:
         """Everything that is to outlive the process: arrays, and a list of strings."""
         versions_nv = np.zeros((len(self), _RECENT), np.int64)
-        for row, recent in enumerate(self._versions.values()):
-            versions_nv[row, : len(recent)] = recent
-        sequences_n = np.array([self._sequences[client] for client in self._versions], np.int64)
-        return {"names": list(self._versions), "sequences": sequences_n, "versions": versions_nv}
+        for row, (_, versions) in enumerate(self._known.values()):
+            versions_nv[row, : len(versions)] = versions
+        sequences_n = np.array([sequence for sequence, _ in self._known.values()], np.int64)
+        return {"names": list(self._known), "sequences": sequences_n, "versions": versions_nv}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Becomes what it was; of no state, what it was before any update."""
         names: list[str] = state.get("names", [])
-        self._sequences = dict(zip(names, state["sequences"].tolist(), strict=True)) if names else {}
-        self._versions = OrderedDict(
-            (name, [version for version in recent if version])
-            for name, recent in zip(names, state["versions"].tolist() if names else [], strict=True)
+        known = zip(state["sequences"].tolist(), state["versions"].tolist(), strict=True) if names else ()
+        self._known = OrderedDict(
+            (name, (sequence, [version for version in versions if version]))
+            for name, (sequence, versions) in zip(names, known, strict=True)
         )

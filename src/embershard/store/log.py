@@ -39,6 +39,9 @@ _SCHEMA = (
     "request BLOB NOT NULL, checksum INTEGER NOT NULL)",
 )
 """Made in one transaction: a file has both tables, or a crash came before anything was in it."""
+_MODES = ("fsync", "os")
+_USER_VERSION = slice(60, 64)
+"""Where it stands in SQLite's file."""
 _SYNCHRONOUS = {"fsync": "FULL", "os": "NORMAL"}
 
 
@@ -56,12 +59,21 @@ def first_of(segment: Path) -> int:
 
 def connect(path: Path, mode: str = "fsync") -> sqlite3.Connection:
     """Opens a file of the log, for one process alone: what a crash left half written is gone then."""
+    is_new = not path.exists()
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     # Without shared memory, which some network file systems don't have.
     database.execute("PRAGMA locking_mode = EXCLUSIVE")
+    if is_new:  # before there is a -wal, so that it stands in the file itself
+        database.execute(f"PRAGMA user_version = {_MODES.index(mode)}")
     database.execute("PRAGMA journal_mode = WAL")
     database.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[mode]}")
     return database
+
+
+def is_synced(path: Path) -> bool:
+    """Whether every batch in a file of the log was on the disk before the next one began."""
+    with path.open("rb") as file:
+        return int.from_bytes(file.read(_USER_VERSION.stop)[_USER_VERSION]) == _MODES.index("fsync")
 
 
 def checksum(record: Record) -> int:

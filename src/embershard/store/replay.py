@@ -21,7 +21,7 @@ from embershard.config import difference
 from embershard.engine.entries import Entry, Kind, entry_of
 from embershard.engine.pipeline import Record
 from embershard.errors import InvalidInput, LogError
-from embershard.store.log import FORMAT, checksum, connect, first_of, segments
+from embershard.store.log import FORMAT, checksum, connect, first_of, is_synced, segments
 from embershard.store.wal import lost_commits
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def connect_to_read(path: Path, restore: str = "") -> sqlite3.Connection:
         LogError: it is no such file, is damaged before its end, or can't be opened; with what to do about it.
     """
     restore = restore or f"restore it from a copy, or move {path.parent} away"
-    if lost := lost_commits(path):
+    if is_synced(path) and (lost := lost_commits(path)):
         raise LogError(f"{path}: {path.name}-wal is damaged: {lost} acknowledged batches can't be read; {restore}")
     try:
         database = connect(path)
