@@ -1,9 +1,10 @@
 """A server that is asked for three times what it can do: what it still does, how fast, and in how much memory.
 
 First the peak, with as many lookups at once as do it best; then lookups that come at random times fixed beforehand (a
-Poisson process, which doesn't wait for answers), at 70 % of the peak and at three times the peak. Clients are processes
-of their own that send ready-made bytes (`http2.py`), so that they leave the machine to the server. Latency is told
-from when a lookup was to be sent, and from when it was: where they differ, the client was late.
+Poisson process, which doesn't wait for answers), at 70 % of the peak and at three times the peak; then the peak again,
+which tells how much the machine itself had to do meanwhile. Clients are processes of their own that send ready-made
+bytes (`http2.py`), so that they leave the machine to the server. Latency is told from when a lookup was to be sent, and
+from when it was: where they differ, the client was late.
 """
 
 from __future__ import annotations
@@ -216,13 +217,14 @@ def overloaded(pool: ProcessPoolExecutor, target: str, server: psutil.Process, i
     calm = measure(pool, server, f"{ids:,} ids, 70 %", Order(target, ids, seconds, 100, rate=0.7 * rate))
     crowded = measure(pool, server, f"{ids:,} ids, 3×", Order(target, ids, seconds, 200, rate=3 * rate))
     again = measure(pool, server, f"{ids:,} ids, peak again", Order(target, ids, PEAK_S, 1, at_once=best))
+    of_peak = 2 * crowded["goodput_per_s"] / (rate + again["goodput_per_s"])
     return {
         "ids": ids,
         "peak": peak,
         "peak_again": again,
         "at_70_percent": calm,
         "at_3_times": crowded,
-        "goodput_of_peak": round(crowded["goodput_per_s"] / rate, 3),
+        "goodput_of_peak": round(of_peak, 3),
         "p99_of_calm": round(crowded["ms_from_due"]["p99"] / calm["ms_from_due"]["p99"], 2),
     }
 
@@ -260,7 +262,7 @@ def show(result: dict[str, Any]) -> None:
                 f"{part['rss_mib']['most']:>10,}  {part['statuses']}"
             )
         print(
-            f"at 3× the peak: {case['goodput_of_peak']:.0%} of its goodput (to be 90 % at least), p99 "
+            f"at 3× the peak: {case['goodput_of_peak']:.0%} of the goodput of both peaks (to be 90 % at least), p99 "
             f"{case['p99_of_calm']} × that at 70 % (to be 3 at most)"
         )
 

@@ -15,9 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import re
 import statistics
 import time
 from array import array
@@ -25,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import fbgemm_gpu
 import numpy as np
 import psutil
 import torch
+from serving import measured_on
 from tqdm import tqdm
 
 from embershard.config import TableSpec, VocabularyIds
@@ -211,22 +208,6 @@ def timed_when_full(bench: Bench, size: int) -> dict[str, Any]:
         "p90_ms": round(steps[int(0.9 * len(steps))], 3),
         "worst_ms": round(steps[-1], 3),
         **times.summary(),
-    }
-
-
-def measured_on() -> dict[str, Any]:
-    """Hardware and versions."""
-    models = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.IGNORECASE)
-    return {
-        "cpu": models[0] if models else platform.machine(),
-        "cores": os.cpu_count(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "load_average": round(os.getloadavg()[0], 1),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": torch.__version__,
-        "fbgemm": fbgemm_gpu.__version__,
     }
 
 

@@ -56,7 +56,7 @@ class Call:
         remaining_s = context.time_remaining()
         self.deadline = time.monotonic() + (wait_s if remaining_s is None else remaining_s)
         """In `time.monotonic()` seconds; of a stream without one, that of its present message."""
-        self._wait_s = wait_s if remaining_s is None else None
+        self._wait_s: float | None = wait_s if remaining_s is None else None
         self._receiver: asyncio.Task[Any] | None = None
         self._reason: EmbershardError | None = None
         self.waits_since = 0.0
