@@ -58,7 +58,7 @@ class Reference:
     def sight(self, batches: Sequence[FeatureBatch], now_s: int = 0) -> None:
         """Lookups count as sightings where the configuration says so."""
         for name, vocabulary in self.vocabularies.items():
-            if vocabulary.counts_lookups:
+            if self.config.table(name).counts_lookups:
                 named = [batch for batch in batches if self.tables[batch.feature].name == name]
                 keys = [rows_of(self.config.table(name), self.config.collection.seed, batch).keys for batch in named]
                 if named:
