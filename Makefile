@@ -9,6 +9,7 @@ ifeq ($(filter cpu gpu,$(BACKEND)),)
 $(error BACKEND is cpu or gpu, not $(BACKEND))
 endif
 RANKS ?= 1
+N ?= 100000
 KILLS ?= 200
 LISTEN ?= 127.0.0.1:50051
 DATA_DIR ?= state/movielens
@@ -21,7 +22,7 @@ BENCH := $(VENV)/bench-$(BACKEND)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 LOCKS := requirements/$(BACKEND).lock requirements/torchrec.lock
 
-.PHONY: help serve demo test test-slow quality bench-vocabulary bench-overload bench-durability torture check format generate proto-release clean
+.PHONY: help serve demo test test-slow quality bench-vocabulary bench-overload bench-durability torture fuzz check format generate proto-release clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -54,6 +55,10 @@ torture: $(DEV) ## kill a service under load, and compare what it told with a mo
 
 bench-durability: $(BENCH) ## updates a second by log mode, time to start again, lookups while snapshots and growth go on
 	$(BIN)/python benchmarks/durability.py
+
+fuzz: $(DEV) ## send bytes and messages that make no sense, and see that nothing comes of it (N=n SEED=s RANKS=r)
+	@PYTHONPATH=tests:service $(BIN)/python -m fuzz --count $(N) --ranks $(if $(filter 1,$(RANKS)),0,$(RANKS)) \
+		$(if $(SEED),--seed $(SEED))
 
 check: $(DEV) ## lint, types, proto lint and breaking changes, generated code
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ import re
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
@@ -61,6 +62,8 @@ class Connection:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # the server was first
+            self.socket.shutdown(socket.SHUT_RDWR)  # which also wakes a thread that reads
         self.socket.close()
 
     def head(self, path: str, *, timeout_ms: int = 0) -> bytes:

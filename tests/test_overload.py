@@ -47,9 +47,9 @@ LARGE = list(range(1_000))
 """Ids whose vectors are nearly 16 MiB."""
 MOST = 160 * MIB
 """What requests and answers may hold, by these limits."""
-SLACK = 160 * MIB
+SLACK = 320 * MIB
 """For rows that are read, what arrives within a tenth of a second, and what the allocator keeps."""
-RUDE = 24
+RUDE = 40
 """Connections."""
 LOOKUP = "/embershard.v1.EmbeddingService/Lookup"
 STREAM = "/embershard.v1.EmbeddingService/LookupStream"

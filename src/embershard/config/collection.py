@@ -30,7 +30,7 @@ class LimitSpec:
 
     What calls make one rank hold in memory, beside its tables, is at most `in_flight_messages` × `message_bytes`
     (1 GiB) for requests and answers, `queued_numbers` × 4 bytes (1 GiB) for rows that were read or are to be changed,
-    and some 100 KiB a connection; what arrives within a tenth of a second may go beyond it.
+    and some 100 KiB a connection; what arrives within a fifth of a second or so may go beyond it.
     """
 
     message_bytes: Annotated[int, Field(strict=True, ge=1024, le=2**30)] = 64 * 2**20
