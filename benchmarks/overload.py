@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import psutil
 from http2 import Connection
+from serving import measured_on
 from tqdm import tqdm
-from vocabulary import measured_on
 
 from embershard.v1 import embershard_pb2 as pb
 

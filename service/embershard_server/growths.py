@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from embershard.engine.growth import Growing, Growth, check_room
 from embershard.engine.jobs import ActionJob
-from embershard.errors import Overloaded
-from embershard.store.agreement import meeting
+from embershard.errors import EmbershardError, Overloaded
+from embershard.store.agreement import everywhere, meeting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -68,14 +68,16 @@ class Growths:
         growing = Growing(self._replica.engine, {growth.table: growth.rows})
         self._replica.growing = growing
         seeded: Future[Any] = Future()
-        meet = meeting(self._world, "growing")
+        meet = meeting(self._world, f"growing/{growth.table}/{growth.rows}")
 
         def seed() -> None:
             try:
-                growing.seed()
-                seeded.set_result(meet(None))
-            except BaseException as error:
+                with everywhere(meet, "can't be seeded", "rows"):
+                    growing.seed()
+            except EmbershardError as error:
                 seeded.set_exception(error)
+            else:
+                seeded.set_result(None)
 
         threading.Thread(target=seed, name="growing", daemon=True).start()
         return seeded

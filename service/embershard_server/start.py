@@ -75,6 +75,7 @@ def start(config: Config, data: DataDir) -> Started:
     for table in config.tables:
         if table.rows > replica.engine.config.table(table.name).rows:
             _grow(replica, log, table.name, table.rows)
+    replica.serve()
     return Started(replica=replica, log=log, replay_s=replay_s)
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from embershard.engine.jobs import ActionJob
-from embershard.errors import ConfigError, InvalidInput, Overloaded, SnapshotError
+from embershard.errors import ConfigError, EmbershardError, InvalidInput, Overloaded, SnapshotError
 from embershard.store import snapshot
 from embershard.store.manifest import list_snapshots, open_snapshot
 from embershard.v1 import embershard_pb2 as pb
@@ -19,6 +19,7 @@ from embershard_server.start import load_beside
 if TYPE_CHECKING:
     from embershard.config import Config
     from embershard.engine.base import Engine
+    from embershard.engine.clients import Clients
     from embershard.engine.tick import Action, Ticker
     from embershard.store.folder import DataDir
     from embershard.store.manifest import Snapshot
@@ -75,8 +76,7 @@ class Versions:
             SnapshotError: on every rank, if any can't write.
         """
         if self._saving is not None:
-            self._saving.finish()
-            self._saving.done.exception()  # whatever has become of it, this one is tried
+            self._saving.drain()  # whatever has become of it, this one is tried
         replica = self._replica
         for version, clients in replica.unsaved.items():
             snapshot.save(replica.loaded[version], clients, version, self._data.snapshots, **self._keeping)
@@ -145,7 +145,20 @@ class Versions:
     @property
     def _keeping(self) -> dict[str, Any]:
         """Which snapshots stay."""
-        return {"kept": self._config.limits.snapshots_kept, "activations": self._replica.activations}
+        replica = self._replica
+        return {
+            "kept": self._config.limits.snapshots_kept,
+            "activations": replica.activations,
+            "needed": self._needed,
+        }
+
+    def _needed(self, oldest: int) -> set[int]:
+        """Snapshots older than the oldest that stays, without which the log couldn't be applied, or a rollback done;
+        from any thread."""
+        activations = [*self._replica.activations]
+        activated = {told.activated for told in activations if told.version > oldest}
+        before = {told.before for told in activations[-1:]}
+        return activated | before | {*list(self._loading)} | {*list(self._replica.loaded)}
 
     def _is_due(self) -> bool:
         since_s = self._ticker.applied_s - self._begun_s
@@ -154,13 +167,15 @@ class Versions:
 
     def _begin(self, _: Any) -> Future[Snapshot]:
         """Joint: begins a snapshot, or tells of the one that is under way, which ranks end at different times."""
-        if any(self._world.gather(self._saving is not None)):
-            return self._saving.done if self._saving else self._last_done
         replica = self._replica
-        version, engine, clients = replica.version, replica.engine, replica.clients
-        for version, clients in replica.unsaved.items():  # noqa: B007  # the first of them comes first
-            engine = replica.loaded[version]
-            break
+        told = self._world.gather((self._saving is not None, next(iter(replica.unsaved), 0)))
+        if any(busy for busy, _ in told):
+            return self._saving.done if self._saving else self._last_done
+        version, engine = replica.version, replica.engine
+        clients: Clients | None = replica.clients
+        if told[0][1]:  # as rank 0 has it: what was served before comes first
+            version = told[0][1]
+            engine, clients = replica.loaded[version], replica.unsaved.get(version)
         else:
             self._begun_s = self._ticker.applied_s
             if self._log is not None:
@@ -186,7 +201,8 @@ class Versions:
         made = saving.done.result()
         logger.info("wrote %s, %.1f MiB", made.path, made.bytes / 2**20)
         self._replica.unsaved.pop(made.version, None)
-        oldest = int(list_snapshots(self._data.snapshots)[-self._config.limits.snapshots_kept :][0].name)
+        there = list_snapshots(self._data.snapshots)[-self._config.limits.snapshots_kept :]
+        oldest = int(there[0].name) if there else made.version
         activations = self._replica.activations
         self._replica.activations = [told for told in activations if told.version > oldest] or activations[-1:]
         if self._log is not None:
@@ -216,14 +232,22 @@ class Versions:
         """Joint: has a snapshot that was filled."""
         if version in self._replica.loaded:
             return
-        engine, filled = self._loading.pop(version)
-        filled.result()  # all ranks have read it, or none has
-        self._replica.loaded[version] = engine
+        if version not in self._loading:  # another caller's load has failed, or was activated
+            raise InvalidInput(f"version {version:,} isn't loaded; load it again")
+        engine, filled = self._loading[version]
+        problems = [problem for problem in self._world.gather(filled.exception()) if problem]
+        if not problems:
+            self._replica.loaded[version] = engine
+        del self._loading[version]
+        if problems:
+            raise problems[0] if isinstance(problems[0], EmbershardError) else SnapshotError(str(problems[0]))
 
     def _unload(self, version: int) -> None:
         """Joint: takes a snapshot out of memory."""
         if version not in self._replica.loaded:
             raise InvalidInput(f"version {version:,} isn't loaded")
+        if version == self._replica.activating:
+            raise InvalidInput(f"version {version:,} is being activated")
         if version in self._replica.unsaved:
             raise InvalidInput(f"version {version:,} isn't on the disk yet; try again once it is")
         del self._replica.loaded[version]

@@ -84,11 +84,12 @@ class IdCounts:
 class Collection:
     """Turns checked batches into row work, for the tables of one configuration.
 
-    `generation` tells the tables of one moment of a server from those of another.
+    `generation` tells the tables of one moment of a server from those of another; unless `bounded`, no request is too
+    large.
     """
 
-    def __init__(self, config: Config, generation: int = 0) -> None:
-        self.config, self.generation = config, generation
+    def __init__(self, config: Config, generation: int = 0, *, bounded: bool = True) -> None:
+        self.config, self.generation, self.bounded = config, generation, bounded
         self.table_of: dict[str, TableSpec] = {feature: table for table in config.tables for feature in table.features}
 
     def read(self, batches: Sequence[FeatureBatch]) -> Read:
@@ -149,7 +150,7 @@ class Collection:
 
     def _check_numbers(self, numbers: int) -> None:
         most = self.config.limits.numbers_per_request
-        if numbers > most:
+        if self.bounded and numbers > most:
             raise InvalidInput(
                 f"the ids of one request would touch {numbers:,} numbers (ids × hashes × dim), more than "
                 f"limits.numbers_per_request = {most:,}; split it"
@@ -158,7 +159,7 @@ class Collection:
     def check_ids(self, ids: int) -> None:
         """Raises InvalidInput if these are too many ids for one request."""
         most = self.config.limits.ids_per_request
-        if ids > most:
+        if self.bounded and ids > most:
             raise InvalidInput(f"{ids:,} ids in one request are more than limits.ids_per_request = {most:,}; split it")
 
     def _row_batch(self, batch: FeatureBatch) -> RowBatch:

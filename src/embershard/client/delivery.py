@@ -36,9 +36,9 @@ class Sender:
         """One that nobody has heard of."""
         return cls(client_id=uuid.uuid4().hex)
 
-    def sign(self, request: pb.UpdateRequest, ahead: int = 1) -> None:
-        """Makes a request its next, or the one `ahead` of its last."""
-        request.client_id, request.sequence = self.client_id, self.sequence + ahead
+    def sign(self, request: pb.UpdateRequest) -> None:
+        """Makes a request its next."""
+        request.client_id, request.sequence = self.client_id, self.sequence + 1
 
 
 class Senders:
@@ -72,10 +72,11 @@ class Waits:
 
     def after(self, error: EmbershardError) -> float:
         """In seconds, or as the server asks; raises the error if trying again can't help, or comes too late."""
-        if not isinstance(error, (Unavailable, Overloaded)) or not isinstance(error.__cause__, grpc.RpcError):
+        told_s = error.retry_after_s if isinstance(error, Overloaded) else None
+        away = isinstance(error, Unavailable) and isinstance(error.__cause__, grpc.RpcError)
+        if told_s is None and not away:  # whatever is too large, for one, stays so
             raise error
         wait_s, self._next_s = self._next_s, min(2 * self._next_s, LONGEST_WAIT_S)
-        told_s: float | None = getattr(error, "retry_after_s", None)
         wait_s = (wait_s if told_s is None else told_s) * random.uniform(0.8, 1.2)  # noqa: S311  # no secret
         if time.monotonic() + wait_s >= self._deadline:
             raise error
@@ -121,7 +122,10 @@ class Delivery:
             self._sender = Sender.new()
             self._sender.sign(self._request)
             return 0.0
-        if isinstance(error, InvalidInput) and self._sender and not self._in_doubt:
-            self._senders.give_back(self._sender)  # its number is still free
-        self._in_doubt |= isinstance(error, Unavailable)
-        return self._waits.after(error)
+        self._in_doubt |= not isinstance(error, (InvalidInput, Overloaded))
+        try:
+            return self._waits.after(error)
+        except EmbershardError:
+            if self._sender and not self._in_doubt:
+                self._senders.give_back(self._sender)  # its number is still free
+            raise

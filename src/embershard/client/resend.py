@@ -12,24 +12,32 @@ from embershard.v1 import embershard_pb2 as pb
 
 
 class _Window:
-    """Updates of one sender that were taken from their source, and not answered yet."""
+    """Updates of one sender that were taken from their source, and not answered yet.
+
+    One thread adds them, and another tells that they were answered.
+    """
 
     def __init__(self) -> None:
-        self._sender = Sender.new()
+        self._client_id, self._added, self._answered = Sender.new().client_id, 0, 0
         self._waiting: deque[pb.UpdateRequest] = deque()
+        self._changing = threading.Lock()
 
     def answered(self) -> None:
         """The first of them was."""
-        self._waiting.popleft()
-        self._sender.sequence += 1
+        with self._changing:
+            self._waiting.popleft()
+            self._answered += 1
 
     def _after(self, sequence: int) -> pb.UpdateRequest | None:
-        at = max(sequence - self._sender.sequence, 0)
-        return self._waiting[at] if at < len(self._waiting) else None
+        with self._changing:
+            at = max(sequence - self._answered, 0)
+            return self._waiting[at] if at < len(self._waiting) else None
 
     def _add(self, request: pb.UpdateRequest) -> pb.UpdateRequest:
-        self._sender.sign(request, ahead=len(self._waiting) + 1)
-        self._waiting.append(request)
+        with self._changing:
+            self._added += 1
+            request.client_id, request.sequence = self._client_id, self._added
+            self._waiting.append(request)
         return request
 
 

@@ -70,11 +70,6 @@ class Entry:
         """What the ranks that don't bring it know of it."""
         return replace(self, body=None) if self.kind in _PRIVATE else self
 
-    @property
-    def depends(self) -> bool:
-        """Whether it must be prepared again once tables have another size."""
-        return self.kind in _PRIVATE
-
 
 def entry_of(kind: Kind, request: bytes, collection: Collection) -> Entry:
     """An entry as it was logged.

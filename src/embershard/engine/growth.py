@@ -65,7 +65,7 @@ def grow(engine: Engine, growth: Growth, prepared: Growing | None = None) -> int
     first = table.matrices[0]
     start_D = _mean(engine, first, growth)
     rows = {table.name: growth.rows}
-    if prepared and prepared.engine is engine and prepared.rows == rows:
+    if prepared and prepared.is_of(engine, growth):
         prepared.finish()
     else:
         resize(engine, rows)
@@ -115,6 +115,10 @@ class Growing:
         self._groups = groups_of(self._config, engine.world.size)
         pairs = zip(engine.groups, self._groups, strict=True)
         self._parts = [_Part(engine, old, new) for old, new in pairs if _rows(old) != _rows(new)]
+
+    def is_of(self, engine: Engine, growth: Growth) -> bool:
+        """Whether it is what this growth needs."""
+        return self.engine is engine and self.rows == {growth.table: growth.rows}
 
     def seed(self, *, show: bool = False) -> None:
         """Writes how new rows start, before any are copied; on any thread, as nobody else knows of them."""

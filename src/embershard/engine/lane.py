@@ -117,6 +117,8 @@ class Lane:
                 caller.jobs.remove(job)
                 self._forget(caller, job)
                 removed.append(job)
+        if not self._count:
+            self.drain()
         return removed
 
     def _next(self) -> _Caller:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from embershard.engine import freezing
 from embershard.engine.entries import Entry, Kind, sightings_entry
 from embershard.engine.growth import check_room
-from embershard.errors import EmbershardError, InvalidInput
+from embershard.errors import EmbershardError, InvalidInput, Overloaded
 
 if TYPE_CHECKING:
     from embershard.collection import Read
@@ -197,17 +197,28 @@ class Pipeline:
 
     def _possible(self, step: _Step) -> bool:
         """Joint: whether an entry can be done, as far as can be told: no log knows how much memory there was."""
+        replica, body = self._replica, step.entry.body
         try:
-            if step.entry.kind is Kind.GROW:
-                check_room(self._replica.engine, step.entry.body)
-            elif step.entry.kind is Kind.FREEZE:
-                freezing.check(self._replica.engine, step.entry.body[0])
-            elif step.entry.kind in (Kind.ACTIVATE, Kind.ROLLBACK) and step.entry.body not in self._replica.loaded:
-                raise InvalidInput(f"version {step.entry.body:,} isn't loaded; load it first")
+            match step.entry.kind:
+                case Kind.GROW if not (replica.growing and replica.growing.is_of(replica.engine, body)):
+                    check_room(replica.engine, body)
+                case Kind.FREEZE:
+                    freezing.check(replica.engine, body[0])
+                case Kind.ACTIVATE | Kind.ROLLBACK:
+                    self._check_activation(body, back=step.entry.kind is Kind.ROLLBACK)
+                    replica.activating = body
         except EmbershardError as refusal:  # on every rank
             step.refuse(refusal)
             return False
         return True
+
+    def _check_activation(self, version: int, *, back: bool) -> None:
+        if self._replica.activating:
+            raise Overloaded(f"version {self._replica.activating:,} is being activated; try again once it is")
+        if version not in self._replica.loaded:
+            raise InvalidInput(f"version {version:,} isn't loaded; load it first")
+        if back and version != self._replica.before:
+            raise InvalidInput(f"version {version:,} isn't what was served before the last activation any more")
 
     def _write(self, now_s: int) -> None:
         """Joint: rank 0 logs what all have brought."""
@@ -229,6 +240,7 @@ class Pipeline:
         if not isinstance(told, EmbershardError):
             self._batch = [*batch]  # `end` tells its callers
             raise told
+        self._replica.activating = 0
         for step in batch:
             step.refuse(told)
 

@@ -83,13 +83,20 @@ class Replica:
         """Those that the log may still have, and the last one."""
         self.loaded: dict[int, Engine] = {}
         """Snapshots in memory beside what is served, by version."""
+        self.activating = 0
+        """The version of the snapshot that an entry on its way is to serve; 0: there is none."""
         self.unsaved: dict[int, Clients] = {}
         """Those of them that aren't on the disk yet, with who had sent what."""
         self.growing: Growing | None = None
         """What was made ready for a growth."""
         self._load = load
-        self.collection = Collection(engine.config)
-        """What requests are checked against, from any thread; replaced when the tables are."""
+        self.collection = Collection(engine.config, bounded=False)
+        """What requests are checked against, from any thread; replaced when the tables are. Until calls are answered,
+        no request is too large: what a log has was accepted once."""
+
+    def serve(self) -> None:
+        """From now on calls are answered."""
+        self.collection = Collection(self.engine.config, self.collection.generation + 1)
 
     @property
     def before(self) -> int:
@@ -97,7 +104,8 @@ class Replica:
         return self.activations[-1].before if self.activations else 0
 
     def _adopt(self) -> None:
-        self.collection = Collection(self.engine.config, self.collection.generation + 1)
+        old = self.collection
+        self.collection = Collection(self.engine.config, old.generation + 1, bounded=old.bounded)
 
     def apply(self, entry: Entry, now_s: int, *, mine: bool) -> Outcome:
         """Joint: makes the next version; `mine` on the one rank that brings the entry, and learns why it is refused."""
@@ -159,10 +167,12 @@ class Replica:
     def _activate(self, target: int, *, keep: bool) -> Activation:
         """Joint: serves the tables of a snapshot, which are in memory already unless a log is replayed."""
         served, before = self.engine, self.version - 1 if keep else 0
-        self.unsaved.pop(target, None)
+        # Whoever deletes snapshots, on another thread, sees the target here or among those that are loaded.
+        self.activations.append(Activation(version=self.version, activated=target, before=before))
         self.engine = self.loaded.pop(target) if target in self.loaded else self._load(target)
+        self.unsaved.pop(target, None)
         if keep:
             self.loaded[before], self.unsaved[before] = served, self.clients.copy()
-        self.activations.append(Activation(version=self.version, activated=target, before=before))
+        self.activating = 0
         self._adopt()
         return self.activations[-1]

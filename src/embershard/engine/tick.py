@@ -210,7 +210,8 @@ class Ticker:
             self._told = True
             self._asked_to_leave()
         left = agreed.all_ready and self._pipeline.idle
-        self._waited, self._awake = agreed.more, agreed.more or self._pipeline.busy
+        self._waited = agreed.more or bool(agreed.work.gather)
+        self._awake = agreed.more or self._pipeline.busy
         self._sleeps += not self._awake
         return not left
 

@@ -25,18 +25,18 @@ def meeting(world: World, key: str) -> Agree:
 
 
 @contextmanager
-def everywhere(agree: Agree, what: str) -> Iterator[None]:
+def everywhere(agree: Agree, what: str, subject: str = "a snapshot") -> Iterator[None]:
     """Joint: if the body fails on any rank, raises SnapshotError on every rank."""
     failure: Exception | None = None
     try:
         yield
     except Exception as error:
         failure = error
-    if reports := [report for report in agree(failure and _told(failure, what)) if report]:
+    if reports := [report for report in agree(failure and _told(failure, f"{subject} {what}")) if report]:
         raise SnapshotError(reports[0]) from failure
 
 
 def _told(failure: Exception, what: str) -> str:
     if isinstance(failure, SnapshotError):
         return str(failure)
-    return f"a snapshot {what}: {failure if isinstance(failure, OSError) else f'{type(failure).__name__}: {failure}'}"
+    return f"{what}: {failure if isinstance(failure, OSError) else f'{type(failure).__name__}: {failure}'}"

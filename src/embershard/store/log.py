@@ -33,6 +33,8 @@ from embershard.store.files import sync_folder
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
+FULL_S = 1.0
+"""When to try again once the disk is full."""
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS about (value TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS entries (version INTEGER PRIMARY KEY, kind INTEGER NOT NULL, now_s INTEGER NOT NULL, "
@@ -80,6 +82,11 @@ def checksum(record: Record) -> int:
     """Of all that is kept of an entry, as SQLite's signed integer."""
     head = f"{record.version} {record.kind:d} {record.now_s} ".encode()
     return xxhash.xxh64_intdigest(record.request, xxhash.xxh64_intdigest(head)) - 2**63
+
+
+def _delete(segment: Path) -> None:
+    for path in (segment.with_name(segment.name + "-wal"), segment):
+        path.unlink(missing_ok=True)
 
 
 class UpdateLog:
@@ -147,7 +154,9 @@ class UpdateLog:
             logger.error("updates are refused, as the update log %s can't be written: %s", self._path, error)
             told = f"the update log can't be written ({error}), so that updates are refused until it can; lookups go on"
             if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
-                raise Overloaded(f"the disk is full: {told}") from error
+                full = Overloaded(f"the disk is full: {told}")
+                full.retry_after_s = FULL_S
+                raise full from error
             raise Unavailable(f"{told}; this update may be there after a crash: send it again") from error
         self._last = records[-1].version
 
@@ -155,6 +164,9 @@ class UpdateLog:
         """The present file, opened anew after a failure: what of that one's batch may be there goes."""
         if self._database is None:
             self._folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(self._folder.parent)
+            if first_of(self._path) == self._last + 1:
+                _delete(self._path)  # nothing in it was ever acknowledged
             database = connect(self._path, self._mode)
             try:
                 database.execute("BEGIN")
@@ -190,11 +202,9 @@ class UpdateLog:
             self._path = self._name_next()
 
     def _trim(self, version: int) -> None:
-        found = segments(self._folder)
-        for segment, following in pairwise(found):
-            if first_of(following) <= version + 1 and segment != self._path:
-                for path in (segment.with_name(segment.name + "-wal"), segment):
-                    try:
-                        path.unlink(missing_ok=True)
-                    except OSError as error:  # the next snapshot tries again
-                        logger.warning("%s, which is needed no more, can't be deleted: %s", path, error)
+        try:
+            for segment, following in pairwise(segments(self._folder)):
+                if first_of(following) <= version + 1 and segment != self._path:
+                    _delete(segment)
+        except OSError as error:  # the next snapshot tries again
+            logger.warning("of %s, what is needed no more can't be deleted: %s", self._folder, error)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from embershard.config import Config
     from embershard.engine.replica import Replica
 
+_NEVER = 2**63 - 1
 _CHUNK = 256
 """Entries that are read and told to the ranks together."""
 
@@ -86,19 +87,21 @@ def read(folder: Path, after: int, config: Config | None = None) -> Iterator[Rec
     found = segments(folder)
     begin = max(bisect.bisect(found, after + 1, key=first_of) - 1, 0)  # the last file that begins in time
     version = after
-    for path in found[begin:]:
+    for path, following in zip(found[begin:], [*found[begin + 1 :], None], strict=bool(found)):
         if first_of(path) > version + 1:
             raise LogError(
                 f"{folder}: the updates of versions {version + 1:,} to {first_of(path) - 1:,} are missing: the log "
                 f"goes on with {path.name}; restore missing files or snapshots from a copy, or move {folder} away to "
                 f"serve version {version:,}"
             )
-        for record in _read_segment(path, version, config):
+        # What an earlier file has from there on couldn't be logged in full, and was refused.
+        until = first_of(following) if following else _NEVER
+        for record in _read_segment(path, version, until, config):
             version = record.version
             yield record
 
 
-def _read_segment(path: Path, after: int, config: Config | None) -> Iterator[Record]:
+def _read_segment(path: Path, after: int, until: int, config: Config | None) -> Iterator[Record]:
     restore = f"restore it from a copy, or move {path.parent} away to serve version {after:,} without what came later"
     database = connect_to_read(path, restore)
     try:
@@ -106,7 +109,9 @@ def _read_segment(path: Path, after: int, config: Config | None) -> Iterator[Rec
         if not about:
             return
         rows = database.execute(
-            "SELECT version, kind, now_s, request, checksum FROM entries WHERE version > ? ORDER BY version", [after]
+            "SELECT version, kind, now_s, request, checksum FROM entries WHERE version > ? AND version < ? "
+            "ORDER BY version",
+            [after, until],
         )
         for number, kind, now_s, request, known in rows:
             if version == after and config:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +45,7 @@ def begin(
     *,
     kept: int,
     activations: Sequence[Activation] = (),
+    needed: Callable[[int], Collection[int]] = lambda _: (),
     wake: Callable[[], None] = lambda: None,
 ) -> Saving:
     """Joint: begins to write a snapshot of what there is now, and then to delete all but the newest `kept`.
@@ -70,6 +71,7 @@ def begin(
         vocabularies={name: vocabulary.state() for name, vocabulary in engine.vocabularies.items()},
         clients=None if clients is None else clients.state(),
         activations=[*activations],
+        needed=needed,
     )
     saving = Saving(capture, wake)
     agree = meeting(world, f"snapshot/{version}")
@@ -85,19 +87,15 @@ def save(
     *,
     kept: int,
     activations: Sequence[Activation] = (),
+    needed: Callable[[int], Collection[int]] = lambda _: (),
 ) -> Snapshot:
     """Joint: the same to its end, while nothing changes.
 
     Raises:
         SnapshotError: on every rank, if any can't write; nothing is left behind.
     """
-    more = threading.Event()
-    saving = begin(engine, clients, version, folder, kept=kept, activations=activations, wake=more.set)
-    while not saving.done.done():
-        if not saving.step():
-            more.wait()
-            more.clear()
-    saving.finish()
+    saving = begin(engine, clients, version, folder, kept=kept, activations=activations, needed=needed)
+    saving.drain()
     return saving.done.result()
 
 
@@ -108,7 +106,7 @@ class Saving:
         self.done: Future[Snapshot] = Future()
         """The snapshot; or SnapshotError, on every rank, if any can't write, and then nothing is left behind."""
         self.done.set_running_or_notify_cancel()
-        self._capture, self._wake = capture, wake
+        self._capture, self._woken, self._tell = capture, threading.Event(), wake
         self._slices: queue.SimpleQueue[Slice | Exception | None] = queue.SimpleQueue()
         self._over = False
         """Whether no more slices are needed."""
@@ -127,10 +125,18 @@ class Saving:
         self._copy(self._capture)
         return True
 
-    def finish(self) -> None:
-        """For the engine's thread: copies all that is left, into memory."""
-        while self._capture is not None:
-            self._copy(self._capture)
+    def drain(self) -> None:
+        """For the engine's thread: copies all that is left, as fast as it is written, until all is done."""
+        while not self.done.done():
+            if not self.step():
+                self._woken.wait()
+                self._woken.clear()
+        while self.step():
+            pass
+
+    def _wake(self) -> None:
+        self._woken.set()
+        self._tell()
 
     def write(self, job: Job, agree: Agree) -> None:
         """For the writing thread: all that it does."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,6 +59,8 @@ class Job:
     """What clients had sent."""
     activations: Sequence[Activation]
     """When other tables were served; later ones, too."""
+    needed: Callable[[int], Collection[int]]
+    """Given the version of the oldest that stays, versions of older ones that must stay as well: when it is asked."""
 
     @property
     def final(self) -> Path:
@@ -90,7 +92,7 @@ class Job:
             agree(None)  # so that nobody tells before nothing is left
             raise
         if first:
-            _delete_old(self.folder, self.kept, self.activations)
+            _delete_old(self.folder, self.kept, self.needed)
         return open_snapshot(self.final)
 
     def _write_files(self, partial: Path, slices: Generator[Slice]) -> _Written:
@@ -129,13 +131,12 @@ class Job:
         }
 
 
-def _delete_old(folder: Path, kept: int, activations: Sequence[Activation]) -> None:
-    """All but the newest, what a rollback serves again, and what the log since the oldest of them has activated."""
+def _delete_old(folder: Path, kept: int, needed: Callable[[int], Collection[int]]) -> None:
+    """All but the newest, and those that are needed."""
     found = list_snapshots(folder)
-    oldest = int(found[-kept:][0].name)
-    needed = {told.activated for told in activations if told.version > oldest} | {t.before for t in activations[-1:]}
+    staying = needed(int(found[-kept:][0].name))
     for path in found[:-kept]:
-        if int(path.name) in needed:
+        if int(path.name) in staying:
             continue
         try:  # first its name, so that no part of it is ever taken for a snapshot
             shutil.rmtree(path.rename(path.with_name(f"{_PARTIAL}{path.name}")))
