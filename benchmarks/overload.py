@@ -12,16 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import select
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -30,13 +26,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import psutil
 from http2 import Connection
-from serving import measured_on
+from serving import Server, measured_on, served
 from tqdm import tqdm
 
 from embershard.v1 import embershard_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 RESULTS: Final = Path(__file__).parent / "results" / "overload.json"
 ROWS: Final = 1_000_000
@@ -201,22 +197,24 @@ def quantiles(seconds: Any) -> dict[str, float]:
     return {name: round(float(value) * 1000, 2) for name, value in named}
 
 
-def overloaded(pool: ProcessPoolExecutor, target: str, server: psutil.Process, ids: int, seconds: float) -> Any:
+def overloaded(pool: ProcessPoolExecutor, server: Server, ids: int, seconds: float) -> dict[str, Any]:
     """Peak, 70 % and 3×, with lookups of one size."""
     tried = {
         at_once: measure(
             pool,
-            server,
+            server.process,
             f"{ids:,} ids, peak, {at_once * CLIENTS} at once",
-            Order(target, ids, PEAK_S, 1, at_once=at_once),
+            Order(server.target, ids, PEAK_S, 1, at_once=at_once),
         )
         for at_once in AT_ONCE
     }
     best, peak = max(tried.items(), key=lambda pair: float(pair[1]["goodput_per_s"]))
     rate = peak["goodput_per_s"]
-    calm = measure(pool, server, f"{ids:,} ids, 70 %", Order(target, ids, seconds, 100, rate=0.7 * rate))
-    crowded = measure(pool, server, f"{ids:,} ids, 3×", Order(target, ids, seconds, 200, rate=3 * rate))
-    again = measure(pool, server, f"{ids:,} ids, peak again", Order(target, ids, PEAK_S, 1, at_once=best))
+    calm = measure(pool, server.process, f"{ids:,} ids, 70 %", Order(server.target, ids, seconds, 100, rate=0.7 * rate))
+    crowded = measure(pool, server.process, f"{ids:,} ids, 3×", Order(server.target, ids, seconds, 200, rate=3 * rate))
+    again = measure(
+        pool, server.process, f"{ids:,} ids, peak again", Order(server.target, ids, PEAK_S, 1, at_once=best)
+    )
     of_peak = 2 * crowded["goodput_per_s"] / (rate + again["goodput_per_s"])
     return {
         "ids": ids,
@@ -227,26 +225,6 @@ def overloaded(pool: ProcessPoolExecutor, target: str, server: psutil.Process, i
         "goodput_of_peak": round(of_peak, 3),
         "p99_of_calm": round(crowded["ms_from_due"]["p99"] / calm["ms_from_due"]["p99"], 2),
     }
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """A server, as an operator starts it: its address, and its process."""
-    (folder / "overload.toml").write_text(CONFIG)
-    command = [sys.executable, "-u", "-m", "embershard_server", "--config", str(folder / "overload.toml")]
-    command += ["--listen", "127.0.0.1:0", "--data-dir", str(folder / "data"), "--log-level", "warning"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                if match := re.match(r"rank 0 of 1 \(local engine\) serves (\S+)", line):
-                    yield match[1], psutil.Process(process.pid)
-                    break
-            else:
-                sys.exit("the server didn't start; its own lines above say why")
-        finally:
-            process.terminate()
-            process.communicate()
 
 
 def show(result: dict[str, Any]) -> None:
@@ -275,10 +253,10 @@ def main() -> None:
     told = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as folder,
-        served(Path(folder)) as (target, server),
+        served(CONFIG, Path(folder)) as server,
         ProcessPoolExecutor(CLIENTS, mp_context=get_context("spawn")) as pool,
     ):
-        cases = [overloaded(pool, target, server, ids, told.seconds) for ids in told.ids]
+        cases = [overloaded(pool, server, ids, told.seconds) for ids in told.ids]
     result = {"config": vars(told), "measured_on": measured_on(), "cases": cases}
     result["worst_goodput_of_peak"] = min(case["goodput_of_peak"] for case in cases)
     result["median_p99_of_calm"] = statistics.median(case["p99_of_calm"] for case in cases)
