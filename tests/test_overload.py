@@ -98,6 +98,7 @@ def ends_of(connection: Connection, ends: list[Ended]) -> None:
             ends += connection.receive()
 
 
+@pytest.mark.slow
 def test_answers_that_nobody_takes_hold_bounded_memory_and_not_for_ever(service: Service) -> None:
     large = lookup({"feature": "user", "ids": int64(*LARGE)}).SerializeToString()
     ends: list[Ended] = []
@@ -125,6 +126,7 @@ def send_a_part(connection: Connection, path: str, ends: list[Ended]) -> None:
         ends_of(connection, ends)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [LOOKUP, STREAM])
 def test_requests_that_do_not_arrive_whole_hold_bounded_memory_and_not_for_ever(service: Service, path: str) -> None:
     most, ends = 0, list[Ended]()

@@ -79,7 +79,7 @@ class Subject:
 
     def saved(self) -> str:
         """Copies what is left, and waits until it is written."""
-        self.saving.finish()
+        self.saving.drain()
         return str(self.saving.done.result(60).path)
 
     def watched(self) -> bool:
