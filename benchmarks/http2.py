@@ -108,12 +108,14 @@ class Connection:
             if len(buffer) - at < 9 + size:
                 break
             stream = int.from_bytes(buffer[at + 5 : at + 9], "big")
-            payload, at = buffer[at + 9 : at + 9 + size], at + 9 + size
+            start, at = at + 9, at + 9 + size
             if kind == _DATA:
                 self._unacknowledged += size
                 if stream in self._received:
                     self._received[stream] += size
-            elif kind == _HEADERS and flags & _END_STREAM:
+                continue
+            payload = buffer[start:at]
+            if kind == _HEADERS and flags & _END_STREAM:
                 yield from self._end(stream, payload)
             elif kind == _RST_STREAM:
                 yield from self._end(stream, b"")
