@@ -73,7 +73,8 @@ class History:
             with pytest.raises(EmbershardError, match="no room for all ids"):
                 self.engine.update(updates, self.now_s)
             mentions = [(of, demanded) for of, demanded in mentions if not demanded]
-        self.model.step(mentions, self.now_s, admit=True)
+        if mentions:
+            self.model.step(mentions, self.now_s, admit=True)
 
     def look_up(self) -> None:
         asked = [self.some(5) for _ in range(self.engine.size)]

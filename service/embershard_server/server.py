@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -34,12 +35,11 @@ GRACE_S = 10.0
 """Longest that calls in flight may take to finish when the server leaves."""
 KEEPALIVE_S = 20
 """A connection is checked so often, and ends if it doesn't answer within half of that."""
-PENDING = 48, 64
-"""Calls that have come and wait for this process to take them: as many as a burst brings, and as few as are served
-soon. To refuse one with a reason takes a fifth of the time of a small lookup, so that an overloaded server would do
-little else; not to take it takes none."""
+PENDING = 2**20
+"""Calls that may have come and wait for this process to take them: all, as it refuses those that are too many with a
+reason. gRPC's own limit would cut them off (CANCELLED) without one, in a burst on an idle server, too."""
 SWITCH_S = 0.0005
-"""Longest that a thread waits for Python: with its own 5 ms, the 99th percentile of lookups is twice as long."""
+"""Longest that a thread keeps Python from another one that wants it; its own 5 ms are longer than most lookups."""
 HEADER_BYTES = 2**20
 """What an answer may have around its vectors."""
 FAILED = 70
@@ -86,6 +86,9 @@ class Server:
             self._loop.add_signal_handler(number, self._leaving.set)
         # Two threads share Python here, and either would keep it from the other for as long as that.
         sys.setswitchinterval(SWITCH_S)
+        # What is there now stays, most of it torch's: the garbage collector would go through it while calls wait.
+        gc.collect()
+        gc.freeze()
         ticker.start()
         try:
             await self._set_health(health_pb2.HealthCheckResponse.SERVING)
@@ -114,9 +117,8 @@ class Server:
                 ("grpc.max_send_message_length", most + HEADER_BYTES),
                 # Without this, a second server on the same port would take every other call in silence.
                 ("grpc.so_reuseport", 0),
-                # Beyond these, more and more calls are cut off by gRPC itself (CANCELLED, no reason), on other threads.
-                ("grpc.server.max_pending_requests", PENDING[0]),
-                ("grpc.server.max_pending_requests_hard_limit", PENDING[1]),
+                ("grpc.server.max_pending_requests", PENDING),
+                ("grpc.server.max_pending_requests_hard_limit", PENDING),
                 # Clients may ask every ten seconds whether the server is still there, and the server asks, too: a
                 # client that has gone without a word holds nothing for long.
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),

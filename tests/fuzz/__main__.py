@@ -30,8 +30,11 @@ def main() -> int:
         except Found as found:
             print(found)
             return 1
-    for status, count in statuses.most_common():
-        print(f"{status:<20} {count:>9,}")
+    methods = sorted({method for method, _ in statuses})
+    for status in sorted({status for _, status in statuses}):
+        by_method = {method: statuses[method, status] for method in methods if statuses[method, status]}
+        each = ", ".join(f"{method} {count:,}" for method, count in by_method.items())
+        print(f"{status:<20} {sum(by_method.values()):>9,}   {each}")
     return 0
 
 

@@ -88,7 +88,10 @@ def admit(engine: Engine, mine: ByTable, active: Collection[str], now_s: int) ->
             refused = dict.fromkeys(demanding, table) | refused
     of_ranks = [{} if rank in refused else of_rank for rank, of_rank in enumerate(of_ranks)]
     for table in sorted(active):
-        step = engine.vocabularies[table].step(_merged(of_ranks, table), now_s, admit=True)
+        sightings = _merged(of_ranks, table)
+        if not len(sightings.keys_u):  # all is refused, or nothing was asked: then no time passes, either
+            continue
+        step = engine.vocabularies[table].step(sightings, now_s, admit=True)
         if engine.config.table(table).owns_rows:
             _empty(engine, table, step)
             _start(engine, engine.config.table(table), step)
