@@ -219,14 +219,13 @@ def overloaded(pool: ProcessPoolExecutor, server: Server, ids: int, seconds: flo
     again = measure(
         pool, server.process, f"{ids:,} ids, peak again", Order(server.target, ids, PEAK_S, 1, at_once=best)
     )
-    of_peak = 2 * crowded["goodput_per_s"] / (rate + again["goodput_per_s"])
     return {
         "ids": ids,
         "peak": peak,
         "peak_again": again,
         "at_70_percent": calm,
         "at_3_times": crowded,
-        "goodput_of_peak": round(of_peak, 3),
+        "goodput_of_peak": round(crowded["goodput_per_s"] / max(rate, again["goodput_per_s"]), 3),
         "p99_of_calm": round(crowded["ms_from_due"]["p99"] / calm["ms_from_due"]["p99"], 2),
     }
 
@@ -244,7 +243,7 @@ def show(result: dict[str, Any]) -> None:
                 f"{part['rss_mib']['most']:>10,}  {part['statuses']}"
             )
         print(
-            f"at 3× the peak: {case['goodput_of_peak']:.0%} of the goodput of both peaks (to be 90 % at least), p99 "
+            f"at 3× the peak: {case['goodput_of_peak']:.0%} of the higher peak (to be 90 % at least), p99 "
             f"{case['p99_of_calm']} × that at 70 % (to be 3 at most)"
         )
 

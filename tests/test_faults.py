@@ -288,3 +288,11 @@ def test_a_rank_that_is_killed_costs_no_update_and_repeats_none_on_whichever_ran
             assert push(raw, 3).duplicate
             assert push(raw, 2) == pb.UpdateResponse(version=2, duplicate=True)
             assert [applied(one)[0] for one in (raw, other)] == [3, 3]
+
+
+def test_what_was_acknowledged_comes_back_whatever_may_be_asked_from_now_on(tmp_path: Path) -> None:
+    with Service(CONFIG, tmp_path) as service, Raw(service.target) as raw:
+        many = update({"feature": "t", "ids": int64(1, 2, 3)}, gradients=float32(*[-1] * 6))
+        raw.call("Update", many)
+        service.stop(signal.SIGKILL)
+    assert brought_back(tmp_path, CONFIG.replace("[limits]", "[limits]\nids_per_request = 2")) == (1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from support.logs import config, opened, records
 
 from embershard.errors import Overloaded, Unavailable
 from embershard.store import log as log_module
-from embershard.store.log import segments
+from embershard.store.log import checksum, segments
 from embershard.store.replay import read
 
 
@@ -107,3 +108,31 @@ def test_a_log_that_cannot_be_opened_refuses_until_it_can(tmp_path: Path) -> Non
     log.append(records(1, 1)).result(30)
     log.close()
     assert list(read(tmp_path / "log", 0)) == records(1, 1)
+
+
+def test_what_can_not_be_deleted_does_not_end_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(tmp_path)
+    log.append(records(1, 2)).result(30)
+
+    def fail(_: Path) -> list[Path]:
+        raise OSError("too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("embershard.store.log.segments", fail)
+        log.trim(2)
+        log.append(records(3, 1)).result(30)
+    log.close()
+    assert [record.version for record in read(tmp_path, 0)] == [1, 2, 3]
+
+
+def test_what_was_refused_and_yet_is_there_gives_way_to_what_was_acknowledged(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append(records(1, 3)).result(30)
+    log.rotate()
+    log.append(records(4, 2, size=70)).result(30)
+    log.close()
+    (stale,) = records(4, 1, size=10)
+    with contextlib.closing(sqlite3.connect(segments(tmp_path)[0])) as database, database:
+        row = (stale.version, stale.kind, stale.now_s, stale.request, checksum(stale))
+        database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", row)
+    assert [len(record.request) for record in read(tmp_path, 0)] == [40, 40, 40, 70, 70]

@@ -175,7 +175,13 @@ def test_a_clock_that_jumps_is_replayed_as_it_was(tmp_path: Path) -> None:
         log.append([record]).result(30)
         replica.apply(entry_of(record.kind, record.request, replica.collection), now_s, mine=True)
         if number == 5:
-            snapshot.save(replica.engine, replica.clients, replica.version, tmp_path / "snapshots", kept=1)
+            snapshot.save(
+                replica.engine,
+                replica.clients,
+                replica.version,
+                tmp_path / "snapshots",
+                keeping=snapshot.Keeping(kept=1),
+            )
     log.close()
     assert replica.engine.vocabularies["t"].counts.expired > 0
     again, later = timed_replica(config), timed_replica(config)

@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_made_is_told_on_every_rank(implementation: Impl
 
 def test_whoever_copies_is_woken_whenever_the_queue_has_room_and_at_the_end(tmp_path: Path) -> None:
     woken, subject = threading.Event(), local(CONFIG)
-    saving = snapshot.begin(subject.engine, None, 1, tmp_path, kept=1, wake=woken.set)
+    saving = snapshot.begin(subject.engine, None, 1, tmp_path, keeping=snapshot.Keeping(kept=1), wake=woken.set)
     steps = 0
     while not saving.done.done():
         if not saving.step():
@@ -198,12 +198,12 @@ def test_what_clients_have_sent_comes_back(tmp_path: Path) -> None:
     engine, clients = local(PLAIN).engine, Clients(10)
     for client, sequence, version in (("ü", 1, 4), ("trainer", 1, 5), ("ü", 2, 6)):
         clients.note(client, sequence, version)
-    saved = snapshot.save(engine, clients, 6, tmp_path, kept=1)
+    saved = snapshot.save(engine, clients, 6, tmp_path, keeping=snapshot.Keeping(kept=1))
     restored = Clients(10)
     assert snapshot.load(engine, saved, restored) == 6
     assert restored.version_of("ü", 1) == 4
     assert restored.version_of("trainer", 2) is None
-    unknown = snapshot.save(engine, None, 7, tmp_path, kept=2)
+    unknown = snapshot.save(engine, None, 7, tmp_path, keeping=snapshot.Keeping(kept=2))
     snapshot.load(engine, unknown, restored)
     assert len(restored) == 0
 

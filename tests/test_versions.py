@@ -197,3 +197,67 @@ def test_a_repeat_is_told_even_where_its_ids_are_gone(client: Client) -> None:
     client.activate(small)
     assert client.update(**send) == version
     client.rollback()
+
+
+def test_of_rollbacks_at_once_one_is_done_and_the_others_are_refused(service: Service, client: Client) -> None:
+    fill(client, 13)
+    good = client.snapshot().version
+    fill(client, 14)
+    client.activate(good)
+    told = []
+
+    def roll_back(target: str) -> None:
+        with Client(target) as other:
+            try:
+                told.append(other.rollback().version)
+            except embershard.EmbershardError as refusal:
+                told.append(type(refusal))
+
+    threads = [threading.Thread(target=roll_back, args=[target]) for target in [*service.addresses.values()] * 4]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len([version for version in told if isinstance(version, int)]) == 1
+    assert {kind for kind in told if isinstance(kind, type)} <= {embershard.InvalidInput, embershard.Overloaded}
+    assert read(client) == 14
+
+
+def test_a_damaged_snapshot_is_refused_to_all_who_load_it_at_once(service: Service, client: Client) -> None:
+    fill(client, 15)
+    made = client.snapshot()
+    (file,) = Path(made.path).glob("shard-00001-*")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    told = []
+
+    def load() -> None:
+        with Client(service.target) as other, pytest.raises(embershard.EmbershardError) as refused:
+            other.load(made.version)
+        told.append(type(refused.value))
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {*told} <= {embershard.SnapshotError, embershard.InvalidInput}
+    assert embershard.SnapshotError in told
+    assert read(client) == 15
+
+
+def test_a_snapshot_that_was_activated_stays_as_long_as_the_log_names_it(tmp_path: Path) -> None:
+    config = CONFIG.replace("[optimizer]", "[limits]\nsnapshots_kept = 1\n[optimizer]")
+    with Service(config, tmp_path) as service, Client(service.target) as client:
+        fill(client, 1)
+        first = client.snapshot().version
+        client.load(first)
+        for number in (2, 3):
+            fill(client, number)
+            client.snapshot()
+        client.activate(first)
+        service.process.kill()
+        service.ended()
+    with Service(tmp_path / "collection.toml", tmp_path) as service, Client(service.target) as client:
+        assert read(client) == 1

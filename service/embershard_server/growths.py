@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from embershard.engine.growth import Growing, Growth, check_room
-from embershard.engine.jobs import ActionJob
 from embershard.errors import EmbershardError, Overloaded
 from embershard.store.agreement import everywhere, meeting
+from embershard_server.joint import Joint, shielded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,11 +23,10 @@ class Growths:
 
     def __init__(self, replica: Replica) -> None:
         self._replica, self._world = replica, replica.engine.world
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     def serve(self, ticker: Ticker) -> None:
         """Before it ticks."""
-        self._ticker = ticker
+        self._joint = Joint(ticker)
 
     @property
     def actions(self) -> dict[str, Action]:
@@ -42,23 +40,17 @@ class Growths:
             InvalidInput: the table can't grow so.
             Overloaded: there is no memory for it, or a table is growing already.
         """
-        task = asyncio.ensure_future(self._grow(growth, apply))
-        self._tasks.add(task)  # it goes on without its caller
-        task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        return await self._joint.to_its_end(self._grow(growth, apply))
 
     async def _grow(self, growth: Growth, apply: Callable[[], Awaitable[Outcome]]) -> Outcome:
-        seeded: Future[Any] = await self._act("grow", growth)
+        seeded: Future[Any] = await self._joint.act("grow", growth)
         try:
-            await asyncio.wrap_future(seeded)
-            while await self._act("grow_on"):
+            await shielded(seeded)
+            while await self._joint.act("grow_on"):
                 pass
             return await apply()
         finally:
-            await self._act("grow_end")
-
-    async def _act(self, action: str, request: Any = None) -> Any:
-        return await asyncio.wrap_future(self._ticker.submit(ActionJob(action=action, request=request)))
+            await self._joint.act("grow_end")
 
     def _begin(self, growth: Growth) -> Future[Any]:
         """Joint: makes room for more rows, and begins to seed them."""

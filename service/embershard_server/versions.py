@@ -14,6 +14,7 @@ from embershard.errors import ConfigError, EmbershardError, InvalidInput, Overlo
 from embershard.store import snapshot
 from embershard.store.manifest import list_snapshots, open_snapshot
 from embershard.v1 import embershard_pb2 as pb
+from embershard_server.joint import Joint, shielded
 from embershard_server.start import load_beside
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from embershard.engine.tick import Action, Ticker
     from embershard.store.folder import DataDir
     from embershard.store.manifest import Snapshot
-    from embershard.store.snapshot import Saving
+    from embershard.store.snapshot import Keeping, Saving
     from embershard_server.start import Started
 
 logger = logging.getLogger(__name__)
@@ -41,14 +42,13 @@ class Versions:
         self._saving: Saving | None = None
         self._last_done: Future[Snapshot] = Future()
         self._loading: dict[int, tuple[Engine, Future[int]]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
         # Seconds that applying entries had taken when the last snapshot was begun.
         self._begun_s = -started.replay_s
         self._asked, self._not_before = False, 0.0
 
     def serve(self, ticker: Ticker) -> None:
         """Before it ticks."""
-        self._ticker = ticker
+        self._ticker, self._joint = ticker, Joint(ticker)
 
     @property
     def actions(self) -> dict[str, Action]:
@@ -79,8 +79,10 @@ class Versions:
             self._saving.drain()  # whatever has become of it, this one is tried
         replica = self._replica
         for version, clients in replica.unsaved.items():
-            snapshot.save(replica.loaded[version], clients, version, self._data.snapshots, **self._keeping)
-        return snapshot.save(replica.engine, replica.clients, replica.version, self._data.snapshots, **self._keeping)
+            snapshot.save(replica.loaded[version], clients, version, self._data.snapshots, keeping=self._keeping)
+        return snapshot.save(
+            replica.engine, replica.clients, replica.version, self._data.snapshots, keeping=self._keeping
+        )
 
     def versions(self) -> list[pb.Version]:
         """What is served, in memory, and on the disk."""
@@ -109,7 +111,7 @@ class Versions:
         """
         least = self._ticker.version
         while True:
-            made: Snapshot = await _shielded(await self._act("snapshot"))
+            made: Snapshot = await shielded(await self._joint.act("snapshot"))
             if made.version >= least:
                 return made
 
@@ -120,10 +122,7 @@ class Versions:
             SnapshotError: there is none, or it can't be used.
             Overloaded: there is no memory for it.
         """
-        task = asyncio.ensure_future(self._load_beside(version))
-        self._tasks.add(task)  # it goes on without its caller, so that ranks don't wait for each other
-        task.add_done_callback(self._tasks.discard)
-        await asyncio.shield(task)
+        await self._joint.to_its_end(self._load_beside(version))
 
     async def unload(self, version: int) -> None:
         """Takes a snapshot out of memory.
@@ -131,26 +130,19 @@ class Versions:
         Raises:
             InvalidInput: it isn't there, or isn't on the disk yet.
         """
-        await self._act("unload", version)
+        await self._joint.act("unload", version)
 
     async def _load_beside(self, version: int) -> None:
         if version not in self._replica.loaded:
-            filled = await self._act("load", version)
+            filled = await self._joint.act("load", version)
             await asyncio.wait([asyncio.wrap_future(filled)])
-            await self._act("adopt", version)
-
-    async def _act(self, action: str, request: Any = None) -> Any:
-        return await _shielded(self._ticker.submit(ActionJob(action=action, request=request)))
+            await self._joint.act("adopt", version)
 
     @property
-    def _keeping(self) -> dict[str, Any]:
+    def _keeping(self) -> Keeping:
         """Which snapshots stay."""
-        replica = self._replica
-        return {
-            "kept": self._config.limits.snapshots_kept,
-            "activations": replica.activations,
-            "needed": self._needed,
-        }
+        kept = self._config.limits.snapshots_kept
+        return snapshot.Keeping(kept=kept, activations=[*self._replica.activations], needed=self._needed)
 
     def _needed(self, oldest: int) -> set[int]:
         """Snapshots older than the oldest that stays, without which the log couldn't be applied, or a rollback done;
@@ -185,7 +177,7 @@ class Versions:
             clients,
             version,
             self._data.snapshots,
-            **self._keeping,
+            keeping=self._keeping,
             wake=self._ticker.nudge,
         )
         self._last_done = self._saving.done
@@ -251,11 +243,6 @@ class Versions:
         if version in self._replica.unsaved:
             raise InvalidInput(f"version {version:,} isn't on the disk yet; try again once it is")
         del self._replica.loaded[version]
-
-
-async def _shielded(future: Future[Any]) -> Any:
-    """Its result; a caller that goes away doesn't cancel it."""
-    return await asyncio.shield(asyncio.wrap_future(future))
 
 
 def _finished(version: int) -> Future[int]:

@@ -68,11 +68,11 @@ class Subject:
         return {name: np.concatenate([part[name] for part in parts]) for name in mine}
 
     def save(self, folder: str, version: int, kept: int = 3) -> str:
-        return str(snapshot.save(self.engine, None, version, Path(folder), kept=kept).path)
+        return str(snapshot.save(self.engine, None, version, Path(folder), keeping=snapshot.Keeping(kept=kept)).path)
 
     def begin(self, folder: str, version: int) -> None:
         """As `save`, but its slices are copied one by one, by `step`."""
-        self.saving = snapshot.begin(self.engine, None, version, Path(folder), kept=3)
+        self.saving = snapshot.begin(self.engine, None, version, Path(folder), keeping=snapshot.Keeping(kept=3))
 
     def step(self) -> bool:
         return self.saving.step()

@@ -67,7 +67,9 @@ class Model:
         self.clients[self.version] = {
             client: (len(versions), versions[-_RECENT:]) for client, versions in self._clients.items()
         }
-        return snapshot.save(self._session.engine, None, self.version, self._folder, kept=10**6)
+        return snapshot.save(
+            self._session.engine, None, self.version, self._folder, keeping=snapshot.Keeping(kept=10**6)
+        )
 
     def kept(self, version: int) -> Snapshot | None:
         """What was written down of a version."""

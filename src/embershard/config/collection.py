@@ -46,8 +46,7 @@ class LimitSpec:
     """Numbers that each of the three gather or move together."""
     queue_ms: Annotated[int, Field(strict=True, ge=1, le=60_000)] = 50
     """Once lookups wait for longer than this for the engine, new ones are refused until they don't: those that are
-    accepted are answered soon. Callers are told to try again after as long. (Where a server can't even refuse all that
-    comes, gRPC cuts calls off by itself: CANCELLED.)"""
+    accepted are answered soon. Callers are told to try again after as long."""
     wait_ms: Annotated[int, Field(strict=True, ge=1, le=3_600_000)] = 10_000
     """Longest wait in the queue of a request that brings no deadline."""
     calls: Annotated[int, Field(strict=True, ge=8)] = 1024

@@ -240,8 +240,9 @@ class Pipeline:
         if not isinstance(told, EmbershardError):
             self._batch = [*batch]  # `end` tells its callers
             raise told
-        self._replica.activating = 0
         for step in batch:
+            if step.entry.kind in (Kind.ACTIVATE, Kind.ROLLBACK):
+                self._replica.activating = 0
             step.refuse(told)
 
     def _apply(self, step: _Step) -> None:

@@ -72,7 +72,7 @@ def remap(
         resize(engine, rows)
         told = {name: _remap(engine, name, before, after) for name, (before, after) in lists.items()}
         engine.config = config.grown(rows)
-        return snapshots.save(engine, None, old.version, data.snapshots, kept=1), told
+        return snapshots.save(engine, None, old.version, data.snapshots, keeping=snapshots.Keeping(kept=1)), told
     finally:
         data.release()
 

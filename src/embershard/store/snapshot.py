@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,15 +23,14 @@ from embershard.errors import EmbershardError, SnapshotError
 from embershard.store.agreement import Agree, meeting
 from embershard.store.loading import check_belongs, check_rows, fill, load, read_tensors
 from embershard.store.manifest import open_snapshot
-from embershard.store.writing import Job
+from embershard.store.writing import Job, Keeping
 
 if TYPE_CHECKING:
     from embershard.engine.base import Engine
     from embershard.engine.clients import Clients
-    from embershard.engine.replica import Activation
     from embershard.store.manifest import Snapshot
 
-__all__ = ["Saving", "begin", "check_belongs", "check_rows", "fill", "load", "read_tensors", "save"]
+__all__ = ["Keeping", "Saving", "begin", "check_belongs", "check_rows", "fill", "load", "read_tensors", "save"]
 
 _QUEUED = 4
 """Slices that may wait for the disk."""
@@ -43,19 +42,18 @@ def begin(
     version: int,
     folder: Path,
     *,
-    kept: int,
-    activations: Sequence[Activation] = (),
-    needed: Callable[[int], Collection[int]] = lambda _: (),
+    keeping: Keeping,
     wake: Callable[[], None] = lambda: None,
 ) -> Saving:
-    """Joint: begins to write a snapshot of what there is now, and then to delete all but the newest `kept`.
+    """Joint: begins to write a snapshot of what there is now, and then to delete those that needn't stay.
 
     The engine's thread calls `step` until that has nothing to do and the saving is done; `wake` is called from another
     thread when there may be something to do again. One saving is under way at a time.
     """
     world = engine.world
     final = folder / f"{version:012d}"
-    there = world.rank == 0 and os.path.isdir(final)  # noqa: PTH112  # which never raises
+    first = world.rank == 0  # which writes what is the same on all
+    there = first and os.path.isdir(final)  # noqa: PTH112  # which never raises
     if any(world.gather(there)):  # the rows of a version never change
         return Saving.there(final)
     capture = Capture(engine.shards.values())
@@ -64,14 +62,12 @@ def begin(
         world_size=world.size,
         version=version,
         folder=folder,
-        kept=kept,
+        keeping=keeping,
         config=engine.config,
         matrices=engine.matrices,
         parts=capture.parts,
-        vocabularies={name: vocabulary.state() for name, vocabulary in engine.vocabularies.items()},
-        clients=None if clients is None else clients.state(),
-        activations=[*activations],
-        needed=needed,
+        vocabularies={name: engine.vocabularies[name].state() for name in engine.vocabularies if first},
+        clients=clients.state() if clients is not None and first else None,
     )
     saving = Saving(capture, wake)
     agree = meeting(world, f"snapshot/{version}")
@@ -79,22 +75,13 @@ def begin(
     return saving
 
 
-def save(
-    engine: Engine,
-    clients: Clients | None,
-    version: int,
-    folder: Path,
-    *,
-    kept: int,
-    activations: Sequence[Activation] = (),
-    needed: Callable[[int], Collection[int]] = lambda _: (),
-) -> Snapshot:
+def save(engine: Engine, clients: Clients | None, version: int, folder: Path, *, keeping: Keeping) -> Snapshot:
     """Joint: the same to its end, while nothing changes.
 
     Raises:
         SnapshotError: on every rank, if any can't write; nothing is left behind.
     """
-    saving = begin(engine, clients, version, folder, kept=kept, activations=activations, needed=needed)
+    saving = begin(engine, clients, version, folder, keeping=keeping)
     saving.drain()
     return saving.done.result()
 

@@ -34,6 +34,18 @@ _Written = tuple[dict[str, Any], dict[str, int]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Keeping:
+    """What stays of older snapshots once one is complete, and why."""
+
+    kept: int
+    """The newest, so many."""
+    activations: Sequence[Activation] = ()
+    """When other tables were served; also after the version that is written."""
+    needed: Callable[[int], Collection[int]] = lambda _: ()
+    """Given the version of the oldest of those, versions of older ones that must stay as well: as it is when asked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """All that there is to know of a snapshot before its rows come."""
 
@@ -45,8 +57,8 @@ class Job:
     """The version whose rows they are."""
     folder: Path
     """Where snapshots are."""
-    kept: int
-    """How many stay, the newest."""
+    keeping: Keeping
+    """Which snapshots stay."""
     config: Config
     """Of the tables."""
     matrices: Mapping[str, Matrix]
@@ -57,10 +69,6 @@ class Job:
     """{table: what its vocabulary knew}."""
     clients: State | None
     """What clients had sent."""
-    activations: Sequence[Activation]
-    """When other tables were served; later ones, too."""
-    needed: Callable[[int], Collection[int]]
-    """Given the version of the oldest that stays, versions of older ones that must stay as well: when it is asked."""
 
     @property
     def final(self) -> Path:
@@ -92,7 +100,7 @@ class Job:
             agree(None)  # so that nobody tells before nothing is left
             raise
         if first:
-            _delete_old(self.folder, self.kept, self.needed)
+            _delete_old(self.folder, self.keeping)
         return open_snapshot(self.final)
 
     def _write_files(self, partial: Path, slices: Generator[Slice]) -> _Written:
@@ -117,7 +125,7 @@ class Job:
             "optimizers": {table.name: config.optimizer_of(table).kind for table in config.tables},
             "version": self.version,
             "world_size": self.world_size,
-            "activations": [asdict(told) for told in self.activations if told.version <= self.version],
+            "activations": [asdict(told) for told in self.keeping.activations if told.version <= self.version],
             "torch": torch.__version__,
             "tensors": {
                 part.name: {
@@ -131,11 +139,11 @@ class Job:
         }
 
 
-def _delete_old(folder: Path, kept: int, needed: Callable[[int], Collection[int]]) -> None:
+def _delete_old(folder: Path, keeping: Keeping) -> None:
     """All but the newest, and those that are needed."""
     found = list_snapshots(folder)
-    staying = needed(int(found[-kept:][0].name))
-    for path in found[:-kept]:
+    staying = keeping.needed(int(found[-keeping.kept :][0].name))
+    for path in found[: -keeping.kept]:
         if int(path.name) in staying:
             continue
         try:  # first its name, so that no part of it is ever taken for a snapshot

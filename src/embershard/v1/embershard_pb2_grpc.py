@@ -89,9 +89,8 @@ class EmbeddingServiceServicer:
 
     def Update(self, request, context):
         """Applies gradients through each table's optimizer, overwrites rows, or starts them anew. All of a request is applied,
-        or nothing; but a gradient that is too large once it is pulled back through a normalisation or a factor is found so
-        late that the ids of the request are sighted, and maybe admitted. It is answered once it is in the update log and
-        applied; with client_id and sequence it may be sent again until it is answered, and is applied once.
+        or nothing. It is answered once it is in the update log and applied; with client_id and sequence it may be sent again
+        until it is answered, and is applied once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -368,8 +367,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Activate(self, request, context):
-        """Serves a snapshot's tables, all at once between two ticks, as the next version. What was served until then is
-        written as a snapshot first.
+        """Serves a snapshot's tables, all at once between two ticks, as the next version. What was served until then stays in
+        memory, and is written as a snapshot from then on, while calls go on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
