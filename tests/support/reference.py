@@ -101,6 +101,8 @@ class Reference:
                 continue
             keys = [(rows_of(table, seed, update.batch).keys, update.gradients is None) for update in named]
             seen = [Sightings.of(key, demanded=demanded) for key, demanded in keys if key is not None]
+            if not any(len(of_batch.keys_u) for of_batch in seen):
+                continue  # nobody was named, and so no time passes
             step = vocabulary.step(Sightings.merged(seen), now_s, admit=True)
             if isinstance(table.factor, QuotientRemainder):
                 continue

@@ -15,7 +15,7 @@ import os
 import pickle
 import threading
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -121,6 +121,8 @@ class TorchWorld(World):
         # The listener blocks its connection to the store, so that waking needs one of its own.
         self._wakes, self._heard = self._connect(), self._connect()
         self._met: Counter[str] = Counter()
+        self._free: deque[dist.Store] = deque([self._connect()])
+        """Connections for threads that meet."""
         self._left = False
 
     def _connect(self, *, hosts: bool = False) -> dist.Store:
@@ -149,7 +151,11 @@ class TorchWorld(World):
         timeout = self._timeout if timeout_s is None else timedelta(seconds=timeout_s)
         self._met[key] += 1
         place = f"meet/{key}/{self._met[key]}"
-        store = self._connect()  # of its own, as whoever waits on one keeps all others from it
+        # Whoever waits on a connection keeps all others from it; and one that is made anew may take torch five seconds.
+        try:
+            store = self._free.pop()
+        except IndexError:
+            store = self._connect()
         store.set(f"{place}/{self.rank}", pickle.dumps(item))  # type: ignore[arg-type]  # bytes do
         items = []
         for rank in range(self.size):
@@ -161,6 +167,7 @@ class TorchWorld(World):
         if store.add(f"{place}/left", 1) == self.size:
             for name in ("left", *range(self.size)):
                 store.delete_key(f"{place}/{name}")
+        self._free.append(store)
         return items
 
     def wake(self, number: int) -> None:
