@@ -171,7 +171,7 @@ def test_in_a_full_queue_a_newcomer_takes_the_place_of_the_greediest_callers_new
     waiting.put(modest := lookup(caller="modest"))
     refusal = greedy[-1].done.exception()
     assert isinstance(refusal, Overloaded)
-    assert refusal.retry_after_s == pytest.approx(0.05)
+    assert refusal.retry_after_s == pytest.approx(0.03)
     with pytest.raises(Overloaded):
         waiting.check_lookup("greedy")
     with pytest.raises(Overloaded):

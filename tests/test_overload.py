@@ -165,7 +165,7 @@ def test_no_connection_has_more_calls_than_are_left_for_others_and_is_told_when_
             for _ in range(25):
                 connection.socket.sendall(connection.call(waits, early)[1])
                 told.append(ended_by(connection, now))
-        assert {(ended.status, ended.pushback_ms) for ended in told} == {(0, None), (RESOURCE_EXHAUSTED, 50)}
+        assert {(ended.status, ended.pushback_ms) for ended in told} == {(0, None), (RESOURCE_EXHAUSTED, 30)}
         assert all(ended.status == 0 for ended in told[:25])
         assert client.lookup({"user": [1]})["user"].shape == (1, 4096)
 

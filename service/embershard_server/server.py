@@ -35,9 +35,6 @@ GRACE_S = 10.0
 """Longest that calls in flight may take to finish when the server leaves."""
 KEEPALIVE_S = 20
 """A connection is checked so often, and ends if it doesn't answer within half of that."""
-PENDING = 2**20
-"""Calls that may have come and wait for this process to take them: all, as it refuses those that are too many with a
-reason. gRPC's own limit would cut them off (CANCELLED) without one, in a burst on an idle server, too."""
 SWITCH_S = 0.0005
 """Longest that a thread keeps Python from another one that wants it; its own 5 ms are longer than most lookups."""
 HEADER_BYTES = 2**20
@@ -117,8 +114,11 @@ class Server:
                 ("grpc.max_send_message_length", most + HEADER_BYTES),
                 # Without this, a second server on the same port would take every other call in silence.
                 ("grpc.so_reuseport", 0),
-                ("grpc.server.max_pending_requests", PENDING),
-                ("grpc.server.max_pending_requests_hard_limit", PENDING),
+                # Those that have come and wait for this process to take them, and refuse them with a reason if they
+                # are too many. Where even that is too slow, gRPC cuts calls off without one (CANCELLED), at a tenth of
+                # the cost: more and more of them from the first number on, and all beyond the second.
+                ("grpc.server.max_pending_requests", self._limits.calls // 4),
+                ("grpc.server.max_pending_requests_hard_limit", self._limits.calls // 2),
                 # Clients may ask every ten seconds whether the server is still there, and the server asks, too: a
                 # client that has gone without a word holds nothing for long.
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),

@@ -14,6 +14,7 @@ import grpc.aio
 from embershard import codec
 from embershard.client.delivery import Senders, Waits
 from embershard.client.resend import AsyncUnanswered
+from embershard.client.throttle import Throttle
 from embershard.client.wire import (
     TIMEOUT_S,
     Features,
@@ -43,7 +44,7 @@ class AsyncClient:
     def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.target = checked_target(target)
         self._timeout_s = timeout_s
-        self._senders = Senders()
+        self._senders, self._lookups = Senders(), Throttle()
         self._channel = grpc.aio.insecure_channel(target, options=channel_options())
         self._embedding = rpc.EmbeddingServiceStub(self._channel)
         self._admin = rpc.AdminServiceStub(self._channel)
@@ -90,7 +91,9 @@ class AsyncClient:
             with_counts=with_counts,
             pinned_version=pinned_version,
         )
-        return codec.decode_answer(await self._call(self._embedding.Lookup, request, timeout_s), request.dtype)
+        with self._lookups.call(self.target):
+            answer = await self._call(self._embedding.Lookup, request, timeout_s)
+        return codec.decode_answer(answer, request.dtype)
 
     async def update(
         self,

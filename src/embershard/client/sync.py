@@ -13,6 +13,7 @@ import grpc
 from embershard import codec
 from embershard.client.delivery import Senders, Waits
 from embershard.client.resend import Unanswered
+from embershard.client.throttle import Throttle
 from embershard.client.wire import (
     TIMEOUT_S,
     Features,
@@ -45,13 +46,14 @@ class Client:
     or uint64 or a list of strings, lengths the number of ids of each example, weights one number an id.
 
     `timeout_s` is the deadline of each call that doesn't give its own; streams have none unless they give it. Errors
-    are those of `embershard.errors`.
+    are those of `embershard.errors`. Once lookups are refused because the service is overloaded, fewer are let through
+    at once, and others end here with the same error, Overloaded (`throttle`).
     """
 
     def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.target = checked_target(target)
         self._timeout_s = timeout_s
-        self._senders = Senders()
+        self._senders, self._lookups = Senders(), Throttle()
         self._channel = grpc.insecure_channel(target, options=channel_options())
         self._embedding = rpc.EmbeddingServiceStub(self._channel)
         self._admin = rpc.AdminServiceStub(self._channel)
@@ -104,7 +106,9 @@ class Client:
             with_counts=with_counts,
             pinned_version=pinned_version,
         )
-        return codec.decode_answer(self._call(self._embedding.Lookup, request, timeout_s), request.dtype)
+        with self._lookups.call(self.target):
+            answer = self._call(self._embedding.Lookup, request, timeout_s)
+        return codec.decode_answer(answer, request.dtype)
 
     def update(
         self,

@@ -44,7 +44,7 @@ class LimitSpec:
     Callers (connections) take turns; once it is full, one who has less waiting takes the place of one who has more."""
     queued_numbers: Annotated[int, Field(strict=True, ge=1)] = 2**28
     """Numbers that each of the three gather or move together."""
-    queue_ms: Annotated[int, Field(strict=True, ge=1, le=60_000)] = 50
+    queue_ms: Annotated[int, Field(strict=True, ge=1, le=60_000)] = 30
     """Once lookups wait for longer than this for the engine, new ones are refused until they don't: those that are
     accepted are answered soon. Callers are told to try again after as long."""
     wait_ms: Annotated[int, Field(strict=True, ge=1, le=3_600_000)] = 10_000

@@ -1,0 +1,90 @@
+"""A client of an overloaded service keeps its surplus to itself.
+
+To refuse a call costs a server a good part of what answering it would: one that is asked for several times what it can
+do would do little else. So a client that is refused lets fewer calls be under way, and more again while they are
+answered, as TCP does (additive increase, multiplicative decrease: Chiu and Jain, 1989); those beyond it end at once.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from embershard.errors import Overloaded
+
+SMALLEST = 0.05
+"""Least that may be under way: a call, and a pause of twenty times what the server asks for."""
+PAUSE_S = 0.05
+"""What is waited for, at least, where the server doesn't say."""
+FORGET_S = 10.0
+"""So long after the last refusal there is no limit any more."""
+
+
+class Throttle:
+    """How many calls of one kind a client has under way; from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._limit = math.inf
+        """Calls; less than one is one, and a pause after it."""
+        self._lowered, self._pause_s, self._pause_until = -math.inf, PAUSE_S, -math.inf
+
+    @contextmanager
+    def call(self, target: str) -> Iterator[None]:
+        """Around a call; Overloaded in its place if there are too many."""
+        begun = self.begin(target)
+        try:
+            yield
+        except Overloaded as refusal:
+            self.refused(begun, refusal.retry_after_s)
+            raise
+        except BaseException:  # which says nothing of how much the service has to do
+            self.ended()
+            raise
+        self.accepted()
+
+    def begin(self, target: str) -> float:
+        """Counts a call that begins, and returns when that was; Overloaded if it mayn't."""
+        with self._lock:
+            now = time.monotonic()
+            if now > self._lowered + FORGET_S:
+                self._limit = math.inf
+            if now >= self._pause_until and self._under_way < max(1, self._limit):
+                self._under_way += 1
+                return now
+            refusal = Overloaded(
+                f"{target}: not sent: the service has just refused calls of this client, which therefore has no more "
+                f"than {max(1, int(self._limit)):,} under way; try again in a moment"
+            )
+            refusal.retry_after_s = max(self._pause_until - now, self._pause_s)
+        raise refusal
+
+    def accepted(self) -> None:
+        """A call was answered."""
+        with self._lock:
+            if 2 * self._under_way >= self._limit:
+                self._limit += min(self._limit / 8, 1 / self._limit)
+            self._end()
+
+    def refused(self, begun: float, retry_after_s: float | None) -> None:
+        """A call was refused, as there is too much to do; of those begun at once, one counts."""
+        with self._lock:
+            self._pause_s = retry_after_s or PAUSE_S
+            if begun >= self._lowered:
+                self._limit = max(SMALLEST, min(self._limit, self._under_way) / 2)
+                self._lowered = time.monotonic()
+            self._end()
+
+    def ended(self) -> None:
+        """A call has ended otherwise."""
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        self._under_way -= 1
+        if self._limit < 1:
+            self._pause_until = time.monotonic() + self._pause_s / self._limit

@@ -1,0 +1,161 @@
+"""What a client keeps to itself once a service refuses its calls."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.service import Service
+
+from embershard import Client, Overloaded, Unavailable
+from embershard.client import throttle
+from embershard.client.throttle import FORGET_S, Throttle
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Time that stands still unless it is moved."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(throttle, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def let_through(calls: Throttle, most: int) -> list[float]:
+    """Begins so many calls, or as many as it may."""
+    begun = []
+    for _ in range(most):
+        try:
+            begun.append(calls.begin("here"))
+        except Overloaded:
+            break
+    return begun
+
+
+def test_whoever_was_never_refused_has_no_limit(clock: Any) -> None:
+    assert len(let_through(Throttle(), 10_000)) == 10_000
+
+
+def test_a_refusal_halves_what_may_be_under_way_once_for_calls_that_began_together(clock: Any) -> None:
+    calls = Throttle()
+    begun = let_through(calls, 100)
+    clock.now += 0.01
+    for began in begun[:40]:
+        calls.refused(began, 0.03)
+    assert let_through(calls, 100) == [], "60 are under way, and 50 may be"
+    for _ in begun[40:]:
+        calls.ended()
+    assert len(let_through(calls, 100)) == 50
+
+
+def test_answers_let_one_more_through_each_time_that_all_were_answered(clock: Any) -> None:
+    calls = Throttle()
+    for began in let_through(calls, 20):
+        clock.now += 0.001
+        calls.refused(began, 0.03)
+    for least in (10, 10, 11, 12, 13):
+        begun = let_through(calls, 100)
+        assert len(begun) in (least, least + 1)
+        for _ in begun:
+            calls.accepted()
+
+
+def test_one_caller_alone_pauses_for_longer_and_longer_but_not_for_ever(clock: Any) -> None:
+    calls, pauses = Throttle(), []
+    for _ in range(20):
+        calls.refused(calls.begin("here"), 0.03)
+        with pytest.raises(Overloaded, match="here: not sent") as refusal:
+            calls.begin("here")
+        assert refusal.value.retry_after_s is not None
+        pauses.append(refusal.value.retry_after_s)
+        clock.now += pauses[-1]
+    assert pauses[:3] == pytest.approx([0.06, 0.12, 0.24])
+    assert max(pauses) == pytest.approx(0.6)
+    for _ in range(40):
+        calls.begin("here")
+        calls.accepted()
+        clock.now += 0.6
+    assert len(let_through(calls, 100)) >= 2
+
+
+def test_a_limit_is_forgotten_some_time_after_the_last_refusal(clock: Any) -> None:
+    calls = Throttle()
+    calls.refused(calls.begin("here"), 0.03)
+    clock.now += FORGET_S + 1
+    assert len(let_through(calls, 1000)) == 1000
+
+
+def test_what_says_nothing_of_load_changes_nothing(clock: Any) -> None:
+    calls = Throttle()
+    for error in [Unavailable("away"), KeyboardInterrupt()]:
+        with pytest.raises(type(error)), calls.call("here"):
+            raise error
+    assert len(let_through(calls, 1000)) == 1000
+
+
+@pytest.mark.parametrize("clients", [1, 4, 50])
+def test_of_three_times_what_a_service_can_do_it_has_to_refuse_little(clock: Any, clients: int) -> None:
+    """A service that answers a call each millisecond, of 30 that may wait; 3,000 calls a second come at random."""
+    chance = random.Random(0)
+    throttles = [Throttle() for _ in range(clients)]
+    waiting: deque[Throttle] = deque()
+    answered = refused = 0
+    for _ in range(20_000):
+        clock.now += 0.001
+        for _ in range(3):
+            mine = chance.choice(throttles)
+            for began in let_through(mine, 1):
+                if len(waiting) < 30:
+                    waiting.append(mine)
+                else:
+                    mine.refused(began, 0.03)
+                    refused += 1
+        if waiting:
+            waiting.popleft().accepted()
+            answered += 1
+    assert answered >= 0.95 * 20_000
+    assert refused <= 0.1 * answered
+
+
+CONFIG = """
+[collection]
+name = "shop"
+
+[limits]
+queued_requests = 2
+
+[[tables]]
+name = "user"
+rows = 100
+dim = 4
+"""
+
+
+def test_a_client_that_a_service_refuses_holds_back_and_others_go_on(tmp_path: Path) -> None:
+    with Service(CONFIG, tmp_path) as service, Client(service.target) as greedy, Client(service.target) as modest:
+        awaited = greedy.describe().version + 1
+        told = []
+        held_back, done = threading.Event(), threading.Event()
+
+        def insist() -> None:
+            while not done.is_set():
+                try:
+                    greedy.lookup({"user": [1]}, min_version=awaited, timeout_s=20)
+                except Overloaded as refusal:
+                    told.append(str(refusal))
+                    if "not sent" in told[-1]:
+                        held_back.set()
+
+        with ThreadPoolExecutor(4) as callers:
+            insisting = [callers.submit(insist) for _ in range(4)]
+            assert held_back.wait(30)
+            modest.lookup({"user": [1]})
+            modest.update({"user": [1]}, gradients={"user": [[1.0] * 4]})
+            done.set()
+            assert [caller.result() for caller in insisting] == [None] * 4
+        assert any("limits.queued_requests = 2" in message for message in told)
