@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
+import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from embershard.engine.beside import REST, Rest, beside, let_go
 from embershard.engine.growth import Growing, Growth, check_room
 from embershard.errors import EmbershardError, Overloaded
 from embershard.store.agreement import everywhere, meeting
@@ -46,8 +48,9 @@ class Growths:
         seeded: Future[Any] = await self._joint.act("grow", growth)
         try:
             await shielded(seeded)
-            while await self._joint.act("grow_on"):
-                pass
+            copied_s: float
+            while copied_s := await self._joint.act("grow_on"):
+                await asyncio.sleep(REST * copied_s)
             return await apply()
         finally:
             await self._joint.act("grow_end")
@@ -59,27 +62,35 @@ class Growths:
         check_room(self._replica.engine, growth)
         growing = Growing(self._replica.engine, {growth.table: growth.rows})
         self._replica.growing = growing
+        if not growing.engine.made_beside:
+            growing.make()
         seeded: Future[Any] = Future()
         meet = meeting(self._world, f"growing/{growth.table}/{growth.rows}")
 
         def seed() -> None:
+            rest = Rest()
             try:
                 with everywhere(meet, "can't be seeded", "rows"):
-                    growing.seed()
+                    if growing.engine.made_beside:
+                        growing.make()
+                    growing.seed(lambda _: rest())
             except EmbershardError as error:
                 seeded.set_exception(error)
             else:
                 seeded.set_result(None)
 
-        threading.Thread(target=seed, name="growing", daemon=True).start()
+        beside("growing", seed)
         return seeded
 
-    def _go_on(self, _: Any) -> bool:
-        """Joint: copies some rows."""
-        return self._replica.growing is not None and self._replica.growing.copy()
+    def _go_on(self, _: Any) -> float:
+        """Joint: copies some rows; returns how long that took, in seconds, 0 once all were copied."""
+        start = time.perf_counter()
+        copied = self._replica.growing is not None and self._replica.growing.copy()
+        return (time.perf_counter() - start) * copied
 
     def _end(self, _: Any) -> None:
         """Joint: whatever has become of it."""
-        if self._replica.growing:
-            self._replica.growing.drop()
-        self._replica.growing = None
+        ended, self._replica.growing = [self._replica.growing], None
+        if ended[0]:
+            ended[0].drop()
+            let_go(ended)

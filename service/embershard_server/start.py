@@ -88,12 +88,11 @@ def _leave_room(world: World) -> None:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size - 1))
 
 
-def load_beside(config: Config, data: DataDir, version: int, world: World) -> tuple[Engine, Snapshot]:
-    """Joint: an empty engine for the tables of a snapshot, and the snapshot.
+def find(config: Config, data: DataDir, version: int, world: World) -> tuple[Config, Snapshot]:
+    """Joint: a snapshot, and the configuration of its tables.
 
     Raises:
         SnapshotError: on every rank: there is none, or it can't be used.
-        ConfigError: on every rank: there is no memory for it.
     """
     path = data.snapshots / f"{version:012d}"
     with everywhere(world.gather, "can't be read"):
@@ -103,14 +102,15 @@ def load_beside(config: Config, data: DataDir, version: int, world: World) -> tu
         found = open_snapshot(path)
         fitted = config.fitted(found.manifest["layout"])
         snapshot.check_belongs(fitted, found)
-    return _make_engine(fitted, world, seeded=False), found
+    return fitted, found
 
 
 def _brought_back(config: Config, data: DataDir, world: World) -> Replica:
     """Joint: what the newest snapshot holds; without one, what the log began with."""
 
     def load(version: int) -> Engine:
-        engine, found = load_beside(config, data, version, world)
+        fitted, found = find(config, data, version, world)
+        engine = make_engine(fitted, world, seeded=False)
         snapshot.load(engine, found)
         return engine
 
@@ -118,9 +118,9 @@ def _brought_back(config: Config, data: DataDir, world: World) -> Replica:
     newest = _newest(data, world)
     if newest is None:
         layout = _first_layout(data, world)
-        engine = _make_engine(config if layout is None else config.fitted(layout), world)
+        engine = make_engine(config if layout is None else config.fitted(layout), world)
         return Replica(engine, version=0, clients=clients, load=load)
-    engine = _make_engine(config.fitted(newest.manifest["layout"]), world, seeded=False)
+    engine = make_engine(config.fitted(newest.manifest["layout"]), world, seeded=False)
     logger.info("loading %s, %.1f MiB", newest.path, newest.bytes / 2**20)
     version = snapshot.load(engine, newest, clients)
     logger.info("loaded version %d", version)
@@ -181,8 +181,13 @@ def _grow(replica: Replica, log: UpdateLog | None, table: str, rows: int) -> Non
     replica.apply(entry, now_s, mine=log is not None)
 
 
-def _make_engine(config: Config, world: World, *, seeded: bool = True) -> Engine:
-    """The sharded engine under torchrun, else the local one."""
+def make_engine(config: Config, world: World, *, seeded: bool = True) -> Engine:
+    """Joint: the sharded engine under torchrun, else the local one; with `seeded` False its rows are zeros.
+
+    Raises:
+        InstallError: the sharded engine needs TorchRec, and it isn't installed.
+        ConfigError: on every rank: there is no memory for it.
+    """
     if isinstance(world, SoloWorld):
         return LocalEngine(config, world, seeded=seeded)
     try:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from embershard.engine.beside import beside, let_go
 from embershard.engine.jobs import ActionJob
 from embershard.errors import ConfigError, EmbershardError, InvalidInput, Overloaded, SnapshotError
 from embershard.store import snapshot
 from embershard.store.manifest import list_snapshots, open_snapshot
 from embershard.v1 import embershard_pb2 as pb
 from embershard_server.joint import Joint, shielded
-from embershard_server.start import load_beside
+from embershard_server.start import find, make_engine
 
 if TYPE_CHECKING:
     from embershard.config import Config
@@ -41,7 +41,7 @@ class Versions:
         self._world = started.replica.engine.world
         self._saving: Saving | None = None
         self._last_done: Future[Snapshot] = Future()
-        self._loading: dict[int, tuple[Engine, Future[int]]] = {}
+        self._loading: dict[int, Future[Engine]] = {}
         # Seconds that applying entries had taken when the last snapshot was begun.
         self._begun_s = -started.replay_s
         self._asked, self._not_before = False, 0.0
@@ -58,6 +58,8 @@ class Versions:
     def chore(self) -> bool:
         """A slice of a snapshot, or whatever is to be done about it; whether there was anything."""
         if self._saving is not None:
+            if self._overdue:
+                self._saving.hurry()
             if self._saving.step():
                 return True
             if self._saving.done.done():
@@ -153,9 +155,12 @@ class Versions:
         return activated | before | {*list(self._loading)} | {*list(self._replica.loaded)}
 
     def _is_due(self) -> bool:
-        since_s = self._ticker.applied_s - self._begun_s
-        wanted = self._replica.unsaved or since_s >= self._config.durability.replay_s
-        return bool(wanted) and time.monotonic() >= self._not_before
+        return bool(self._replica.unsaved or self._overdue) and time.monotonic() >= self._not_before
+
+    @property
+    def _overdue(self) -> bool:
+        """Whether applying the log again would take too long since the last snapshot was begun."""
+        return self._ticker.applied_s - self._begun_s >= self._config.durability.replay_s
 
     def _begin(self, _: Any) -> Future[Snapshot]:
         """Joint: begins a snapshot, or tells of the one that is under way, which ranks end at different times."""
@@ -200,25 +205,36 @@ class Versions:
         if self._log is not None:
             self._log.trim(oldest)
 
-    def _load(self, version: int) -> Future[int]:
+    def _load(self, version: int) -> Future[Engine]:
         """Joint: begins to fill an engine with a snapshot."""
-        if version in self._loading or version in self._replica.loaded:
-            return self._loading[version][1] if version in self._loading else _finished(version)
-        try:
-            engine, found = load_beside(self._config, self._data, version, self._world)
-        except ConfigError as error:
-            raise Overloaded(f"version {version:,} can't be loaded: {error}") from error
-        filled: Future[int] = Future()
+        filled: Future[Engine] = Future()
+        if version in self._replica.loaded:
+            filled.set_result(self._replica.loaded[version])
+            return filled
+        if version in self._loading:
+            return self._loading[version]
+        config, found = find(self._config, self._data, version, self._world)
+        made = None if self._replica.engine.made_beside else self._make(config, version)
 
         def fill() -> None:
             try:
-                filled.set_result(snapshot.load(engine, found, beside=f"load/{version}"))
+                engine = made or self._make(config, version)
+                snapshot.load(engine, found, beside=f"load/{version}")
             except Exception as error:
                 filled.set_exception(error)
+            else:
+                filled.set_result(engine)
 
-        self._loading[version] = engine, filled
-        threading.Thread(target=fill, name="load", daemon=True).start()
+        self._loading[version] = filled
+        beside("load", fill)
         return filled
+
+    def _make(self, config: Config, version: int) -> Engine:
+        """Joint: an engine for a snapshot."""
+        try:
+            return make_engine(config, self._world, seeded=False)
+        except ConfigError as error:
+            raise Overloaded(f"version {version:,} can't be loaded: {error}") from error
 
     def _adopt(self, version: int) -> None:
         """Joint: has a snapshot that was filled."""
@@ -226,11 +242,10 @@ class Versions:
             return
         if version not in self._loading:  # another caller's load has failed, or was activated
             raise InvalidInput(f"version {version:,} isn't loaded; load it again")
-        engine, filled = self._loading[version]
+        filled = self._loading.pop(version)
         problems = [problem for problem in self._world.gather(filled.exception()) if problem]
         if not problems:
-            self._replica.loaded[version] = engine
-        del self._loading[version]
+            self._replica.loaded[version] = filled.result()
         if problems:
             raise problems[0] if isinstance(problems[0], EmbershardError) else SnapshotError(str(problems[0]))
 
@@ -242,13 +257,7 @@ class Versions:
             raise InvalidInput(f"version {version:,} is being activated")
         if version in self._replica.unsaved:
             raise InvalidInput(f"version {version:,} isn't on the disk yet; try again once it is")
-        del self._replica.loaded[version]
-
-
-def _finished(version: int) -> Future[int]:
-    done: Future[int] = Future()
-    done.set_result(version)
-    return done
+        let_go([self._replica.loaded.pop(version)])
 
 
 def _bytes(path: Any) -> int:

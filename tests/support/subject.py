@@ -46,6 +46,7 @@ class Subject:
 
     def grow_between(self, table: str, rows: int, updates: Sequence[Sequence[FeatureUpdate]]) -> None:
         growing = Growing(self.engine, {table: rows})
+        growing.make()
         growing.seed()
         for update in updates[:3]:
             self.update(update)

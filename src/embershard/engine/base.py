@@ -39,6 +39,8 @@ class Engine(ABC):
 
     name: str
     """local or torchrec."""
+    made_beside: bool
+    """Whether one can be made, and its shards, on a thread beside the tick: without collectives."""
 
     def __init__(self, config: Config, world: World, *, seeded: bool = True) -> None:
         """With `seeded` False rows are zeros, to be filled from a snapshot."""

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from embershard.engine.shard import Shard
 
-SLICE_BYTES = 4 * 2**20
-"""A slice: some milliseconds' work, and few enough calls for a large table."""
+SLICE_BYTES = 2**20
+"""A slice: half a millisecond's work, and few enough calls for a large table."""
 _FINDING_BYTES = 64
 """A row costs as much time as a copy of so many bytes does, however small it is: to see whether it was put aside."""
 _LEAST_ROOM = 1024

@@ -7,7 +7,7 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from embershard.types import FeatureBatch
 
 
-_SLICE_BYTES = 2 * 2**20
-"""Copied between two ticks: a millisecond's work."""
+_SLICE_BYTES = 2**20
+"""Copied between two ticks: half a millisecond's work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -96,7 +96,9 @@ def check_room(engine: Engine, growth: Growth) -> None:
 def resize(engine: Engine, rows: Mapping[str, int]) -> None:
     """Joint: gives tables these numbers of rows, none fewer than it has; new ones start seeded."""
     growing = Growing(engine, rows)
-    growing.seed(show=True)
+    growing.make()
+    with engine.progress(growing.block_rows) as progress:
+        growing.seed(progress.update)
     while growing.copy():
         pass
     growing.finish()
@@ -109,7 +111,7 @@ class Growing:
     """
 
     def __init__(self, engine: Engine, rows: Mapping[str, int]) -> None:
-        """Joint: makes room for tables with these numbers of rows."""
+        """For tables with these numbers of rows."""
         self.engine, self.rows = engine, dict(rows)
         self._config = engine.config.grown(rows)
         self._groups = groups_of(self._config, engine.world.size)
@@ -120,12 +122,23 @@ class Growing:
         """Whether it is what this growth needs."""
         return self.engine is engine and self.rows == {growth.table: growth.rows}
 
-    def seed(self, *, show: bool = False) -> None:
-        """Writes how new rows start, before any are copied; on any thread, as nobody else knows of them."""
-        progress = self.engine.progress(sum(part.new.group.block_rows for part in self._parts) * show)
-        with progress:
-            for part in self._parts:
-                part.new.initialise(self._config.collection.seed, progress.update, known=_rows(part.old.group))
+    @property
+    def block_rows(self) -> int:
+        """Of this rank's larger stacks."""
+        return sum(part.block_rows for part in self._parts)
+
+    def make(self) -> None:
+        """Joint: has memory for the larger stacks; on any thread, if the engine is made so."""
+        for part in self._parts:
+            part.make()
+
+    def seed(self, told: Callable[[int], object] = lambda _: None) -> None:
+        """Writes how new rows start, before any are copied; on any thread, as nobody else knows of them.
+
+        `told` is called again and again, with the number of rows that are done.
+        """
+        for part in self._parts:
+            part.new.initialise(self._config.collection.seed, told, known=_rows(part.old.group))
 
     def copy(self) -> bool:
         """Joint: copies some rows of each rank; False once all were."""
@@ -157,11 +170,20 @@ class _Part:
 
     def __init__(self, engine: Engine, old: Group, new: Group) -> None:
         self._engine = engine
-        self.old, self.new = engine.shards[old.name], engine.make_shard(new)
+        self.old, self._group = engine.shards[old.name], new
         self._row_bytes = sum(tensor[:1].numel() * tensor.itemsize for tensor in self.old.kinds.values())
         self._copied = 0
         self._changed = torch.zeros(old.block_rows, dtype=torch.bool, device=engine.world.device)
         self.old.watchers.append(self._note)
+
+    @property
+    def block_rows(self) -> int:
+        """Of the larger stack."""
+        return self._group.block_rows
+
+    def make(self) -> None:
+        """Joint: the larger stack."""
+        self.new = self._engine.make_shard(self._group)
 
     @property
     def left(self) -> int:

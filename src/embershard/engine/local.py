@@ -22,7 +22,7 @@ from embershard.engine.shard import Shard
 class LocalEngine(Engine):
     """Every row in this process."""
 
-    name = "local"
+    name, made_beside = "local", True
 
     def make_shard(self, group: Group) -> Shard:
         """As `Engine.make_shard`."""

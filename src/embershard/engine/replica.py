@@ -16,6 +16,7 @@ import torch
 from embershard.change import Change
 from embershard.collection import Collection
 from embershard.engine import steps
+from embershard.engine.beside import let_go
 from embershard.engine.entries import Kind, entry_of
 from embershard.engine.freezing import freeze
 from embershard.engine.growth import grow
@@ -166,13 +167,15 @@ class Replica:
 
     def _activate(self, target: int, *, keep: bool) -> Activation:
         """Joint: serves the tables of a snapshot, which are in memory already unless a log is replayed."""
-        served, before = self.engine, self.version - 1 if keep else 0
+        served, before = [self.engine], self.version - 1 if keep else 0
         # Whoever deletes snapshots, on another thread, sees the target here or among those that are loaded.
         self.activations.append(Activation(version=self.version, activated=target, before=before))
         self.engine = self.loaded.pop(target) if target in self.loaded else self._load(target)
         self.unsaved.pop(target, None)
         if keep:
-            self.loaded[before], self.unsaved[before] = served, self.clients.copy()
+            self.loaded[before], self.unsaved[before] = *served, self.clients.copy()
+        else:
+            let_go(served)
         self.activating = 0
         self._adopt()
         return self.activations[-1]

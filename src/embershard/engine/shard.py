@@ -23,6 +23,8 @@ Kept = list[tuple[Tensor, Tensor, Tensor]]
 Watcher = Callable[[Tensor], None]
 """Is told which rows of a shard are about to change, each perhaps several times."""
 
+_CLEARED = 2**16
+"""Rows that are cleared at a time."""
 _MOST = torch.iinfo(torch.int32).max
 """Where counts stop."""
 
@@ -83,17 +85,19 @@ class Shard:
         learned = {"weight": self.weight} if self.state is None else {"weight": self.weight, "sum": self.state}
         return learned | {"updates": self.updates, "sightings": self.sightings, "frozen": self.frozen}
 
-    def clear(self) -> None:
+    def clear(self, progress: Callable[[int], object] = lambda _: None) -> None:
         """Every row zeros, as if it had never been told how rows start."""
         for tensor in self.kinds.values():
-            tensor.zero_()
+            for rows in tensor.split(_CLEARED):
+                rows.zero_()
+                progress(0)
 
     def initialise(self, seed: int, progress: Callable[[int], object], known: Mapping[str, int] | None = None) -> None:
         """Every row as it is before any update; the first `known` rows of each matrix are left empty, to be copied.
 
         `seed` is the collection's; `progress` is told of rows done.
         """
-        self.clear()
+        self.clear(progress)
         for slot in self.group.slots.values():
             start, stop = slot.held(self.rank)
             first = min(max(start, (known or {}).get(slot.matrix.name, 0)), stop)

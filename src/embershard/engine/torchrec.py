@@ -33,7 +33,7 @@ _DTYPES = {torch.float32: DataType.FP32, torch.float16: DataType.FP16}
 class TorchRecEngine(Engine):
     """Every row on the rank that owns it; at any world size."""
 
-    name = "torchrec"
+    name, made_beside = "torchrec", False
 
     def __init__(self, config: Config, world: World, *, seeded: bool = True) -> None:
         # The gradients of all ranks are summed, as they are in one process, and not averaged.

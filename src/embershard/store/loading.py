@@ -7,7 +7,7 @@ arrived in memory is compared with the checksums of rows, last of all, so that n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from embershard.config import layout_difference
+from embershard.engine.beside import Rest
 from embershard.errors import FingerprintMismatch, SnapshotError
 from embershard.store.agreement import everywhere, meeting
 from embershard.store.checksum import checksum_of, total
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
     from embershard.config import Config
     from embershard.engine.base import Engine
     from embershard.engine.clients import Clients
+    from embershard.engine.world import World
     from embershard.store.manifest import Snapshot
+
+Paced = Callable[[Iterable[Any]], Iterator[Any]]
+"""How one goes through much: at once (`iter`), or with rests between."""
 
 _DIFFERENCES = 6
 """Differences of another collection that are spelled out; more would bury the message."""
@@ -70,10 +75,11 @@ def fill(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, 
     """Joint: as `load`, of a snapshot that is known to fit the engine's tables."""
     world = engine.world
     agree = world.gather if beside is None else meeting(world, beside)
+    paced: Paced = iter if beside is None else Rest().between
     targets = _targets(engine)
     with everywhere(agree, "can't be read"):
         _check_shapes(engine, snapshot, targets)
-        _read_rows(snapshot, targets, rank=world.rank, ranks=world.size)
+        _read_rows(snapshot, targets, world, paced)
         for name, vocabulary in engine.vocabularies.items():
             vocabulary.restore(read_id_file(snapshot.path, name))
         if clients is not None:
@@ -81,7 +87,7 @@ def fill(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, 
         shared = {matrix.table.name: f"{name}.weight" for name, matrix in engine.matrices.items() if matrix.shared}
         copies = read_tensors(snapshot, shared.values())
         engine.projections |= {table: copies[name].float().to(world.device) for table, name in shared.items()}
-        mine = {name: _checksum(target) for name, target in targets.items()}
+        mine = {name: _checksum(target, paced) for name, target in targets.items()}
     parts = agree(mine)
     for name, told in snapshot.tensors.items():
         if total(part[name] for part in parts) != told["checksum"]:
@@ -181,32 +187,38 @@ def _check_shapes(engine: Engine, snapshot: Snapshot, targets: Mapping[str, Targ
             )
 
 
-def _read_rows(snapshot: Snapshot, targets: Mapping[str, Target], *, rank: int, ranks: int) -> None:
+def _read_rows(snapshot: Snapshot, targets: Mapping[str, Target], world: World, paced: Paced) -> None:
     """Fills this rank's rows, and finds out whether this rank's share of the files is whole."""
     snapshot.check_files()
     files = snapshot.manifest["files"]
     found = pieces_by_file(snapshot)
     for number, (path, pieces) in enumerate(found.items()):
-        mine = number * ranks // len(found) == rank
-        _fill(path, pieces, targets, files[path.name]["sha256"] if mine else None)
-    snapshot.verify(sorted(name for name in files if not is_row_file(name))[rank::ranks])
+        mine = number * world.size // len(found) == world.rank
+        _fill(path, pieces, targets, files[path.name]["sha256"] if mine else None, paced)
+    snapshot.verify(sorted(name for name in files if not is_row_file(name))[world.rank :: world.size])
 
 
-def _fill(path: Path, pieces: list[Piece], targets: Mapping[str, Target], sha256: str | None = None) -> None:
+def _fill(
+    path: Path,
+    pieces: list[Piece],
+    targets: Mapping[str, Target],
+    sha256: str | None = None,
+    paced: Paced = iter,
+) -> None:
     wanted = {name: target.numbers for name, target in targets.items()}
-    for name, first, rows in read(path, pieces, wanted, sha256):
+    for name, first, rows in paced(read(path, pieces, wanted, sha256)):
         start = first - targets[name].first
         targets[name].rows[start : start + len(rows)].copy_(torch.from_numpy(rows))
 
 
-def _checksum(target: Target) -> int:
+def _checksum(target: Target, paced: Paced) -> int:
     """Of what is in memory."""
     row_bytes = max(1, target.rows[:1].numel() * target.rows.itemsize)
     step = max(1, CHUNK_BYTES // row_bytes)
     borders = [*range(0, len(target.rows), step), len(target.rows)]
     return sum(
         checksum_of(target.rows[start:stop].cpu().contiguous().numpy(), target.first + start)
-        for start, stop in pairwise(borders)
+        for start, stop in paced(pairwise(borders))
     )
 
 

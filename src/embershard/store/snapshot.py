@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from embershard.engine.beside import Rest, beside
 from embershard.engine.capture import Capture, Slice
 from embershard.errors import EmbershardError, SnapshotError
 from embershard.store.agreement import Agree, meeting
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Keeping", "Saving", "begin", "check_belongs", "check_rows", "fill", "load", "read_tensors", "save"]
 
-_QUEUED = 4
+_QUEUED = 16
 """Slices that may wait for the disk."""
 
 
@@ -71,7 +72,7 @@ def begin(
     )
     saving = Saving(capture, wake)
     agree = meeting(world, f"snapshot/{version}")
-    threading.Thread(target=saving.write, args=(job, agree), name="snapshot", daemon=True).start()
+    beside("snapshot", lambda: saving.write(job, agree))
     return saving
 
 
@@ -95,6 +96,7 @@ class Saving:
         self.done.set_running_or_notify_cancel()
         self._capture, self._woken, self._tell = capture, threading.Event(), wake
         self._slices: queue.SimpleQueue[Slice | Exception | None] = queue.SimpleQueue()
+        self._hurry = threading.Event()
         self._over = False
         """Whether no more slices are needed."""
 
@@ -114,12 +116,17 @@ class Saving:
 
     def drain(self) -> None:
         """For the engine's thread: copies all that is left, as fast as it is written, until all is done."""
+        self.hurry()
         while not self.done.done():
             if not self.step():
                 self._woken.wait()
                 self._woken.clear()
         while self.step():
             pass
+
+    def hurry(self) -> None:
+        """Has the writing thread rest no more."""
+        self._hurry.set()
 
     def _wake(self) -> None:
         self._woken.set()
@@ -142,15 +149,18 @@ class Saving:
 
     def _arriving(self) -> Generator[Slice]:
         try:
-            while (arrived := self._slices.get()) is not None:
-                if isinstance(arrived, Exception):
-                    raise arrived
-                if self._slices.qsize() >= _QUEUED - 1:  # it was full
-                    self._wake()
-                yield arrived
+            yield from Rest(self._hurry).between(self._queued())
         finally:
             self._over = True
             self._wake()
+
+    def _queued(self) -> Iterator[Slice]:
+        while (arrived := self._slices.get()) is not None:
+            if isinstance(arrived, Exception):
+                raise arrived
+            if self._slices.qsize() >= _QUEUED - 1:  # it was full
+                self._wake()
+            yield arrived
 
     def _settle(self, result: Callable[[], Snapshot]) -> None:
         made: Snapshot | None = None
