@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from http2 import Connection, Ended
 
-from embershard.client.throttle import Throttle
+from embershard.client.throttle import PAUSE_S, Throttle
 from embershard.errors import Overloaded
 from embershard.v1 import embershard_pb2 as pb
 
@@ -30,7 +30,8 @@ MOST: Final = 256
 """Lookups at once on one connection: the server takes no more."""
 TIMEOUT_MS: Final = 2_000
 OK: Final = 0
-REFUSED: Final = 8
+REFUSED: Final = (1, 8)
+"""CANCELLED by gRPC, as too many wait, or RESOURCE_EXHAUSTED."""
 HELD_BACK: Final = -1
 """Of a lookup that a client doesn't send."""
 
@@ -80,8 +81,8 @@ class Client:
             return
         if call.status == OK:
             self.throttle.accepted()
-        elif call.status == REFUSED:
-            self.throttle.refused(begun, (call.pushback_ms or 0) / 1000)
+        elif call.status in REFUSED:
+            self.throttle.refused(begun, PAUSE_S if call.pushback_ms is None else call.pushback_ms / 1000)
         else:
             self.throttle.ended()
 

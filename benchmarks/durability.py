@@ -171,6 +171,7 @@ def measure_calm() -> dict[str, Any]:
         stop, (found, sender) = context.Event(), context.Pipe(duplex=False)
         reader = context.Process(target=look_up_forever, args=(server.target, stop, sender))
         reader.start()
+        sender.close()
         spans: list[dict[str, tuple[float, float]]] = []
         with Client(server.target, timeout_s=600) as client:
             client.lookup({"item": [1]})

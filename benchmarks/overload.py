@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 import psutil
-from callers import HELD_BACK, OK, REFUSED, ROWS, Order, run
+from callers import HELD_BACK, OK, ROWS, Order, run
 from serving import Server, measured_on, served
 from tqdm import tqdm
 
@@ -47,7 +47,7 @@ STATUS: Final = {
     OK: "OK",
     1: "CANCELLED",
     4: "DEADLINE_EXCEEDED",
-    REFUSED: "RESOURCE_EXHAUSTED",
+    8: "RESOURCE_EXHAUSTED",
     14: "UNAVAILABLE",
 }
 PEAK_S: Final = 5.0

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 from support.service import Service
 
@@ -90,9 +91,31 @@ def test_a_limit_is_forgotten_some_time_after_the_last_refusal(clock: Any) -> No
     assert len(let_through(calls, 1000)) == 1000
 
 
+def test_no_pause_outlives_the_limit(clock: Any) -> None:
+    calls = Throttle()
+    for _ in range(5):
+        calls.refused(calls.begin("here"), 60.0)
+        with pytest.raises(Overloaded, match="no more than 1 under way"):
+            calls.begin("here")
+        clock.now += FORGET_S
+    clock.now += 1
+    assert len(let_through(calls, 1000)) == 1000
+
+
+def test_what_grpc_cuts_off_counts_as_a_refusal(clock: Any) -> None:
+    class CutOff(grpc.RpcError):
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode.CANCELLED
+
+    calls = Throttle()
+    with pytest.raises(Unavailable), calls.call("here"):
+        raise Unavailable("cut off") from CutOff()
+    assert let_through(calls, 1) == []
+
+
 def test_what_says_nothing_of_load_changes_nothing(clock: Any) -> None:
     calls = Throttle()
-    for error in [Unavailable("away"), KeyboardInterrupt()]:
+    for error in [Unavailable("away"), Overloaded("larger than gRPC takes"), KeyboardInterrupt()]:
         with pytest.raises(type(error)), calls.call("here"):
             raise error
     assert len(let_through(calls, 1000)) == 1000
@@ -139,7 +162,7 @@ dim = 4
 def test_a_client_that_a_service_refuses_holds_back_and_others_go_on(tmp_path: Path) -> None:
     with Service(CONFIG, tmp_path) as service, Client(service.target) as greedy, Client(service.target) as modest:
         awaited = greedy.describe().version + 1
-        told = []
+        told = set[str]()
         held_back, done = threading.Event(), threading.Event()
 
         def insist() -> None:
@@ -147,15 +170,18 @@ def test_a_client_that_a_service_refuses_holds_back_and_others_go_on(tmp_path: P
                 try:
                     greedy.lookup({"user": [1]}, min_version=awaited, timeout_s=20)
                 except Overloaded as refusal:
-                    told.append(str(refusal))
-                    if "not sent" in told[-1]:
+                    told.add(str(refusal))
+                    if "not sent" in str(refusal):
                         held_back.set()
+                    done.wait(refusal.retry_after_s)
 
         with ThreadPoolExecutor(4) as callers:
             insisting = [callers.submit(insist) for _ in range(4)]
-            assert held_back.wait(30)
-            modest.lookup({"user": [1]})
-            modest.update({"user": [1]}, gradients={"user": [[1.0] * 4]})
-            done.set()
+            try:
+                assert held_back.wait(30)
+                modest.lookup({"user": [1]})
+                modest.update({"user": [1]}, gradients={"user": [[1.0] * 4]})
+            finally:
+                done.set()
             assert [caller.result() for caller in insisting] == [None] * 4
         assert any("limits.queued_requests = 2" in message for message in told)

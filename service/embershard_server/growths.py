@@ -7,9 +7,9 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from embershard.engine.beside import REST, Rest, beside, let_go
+from embershard.engine.beside import Rest, beside, let_go, rest_s, without_frames
 from embershard.engine.growth import Growing, Growth, check_room
-from embershard.errors import EmbershardError, Overloaded
+from embershard.errors import Overloaded
 from embershard.store.agreement import everywhere, meeting
 from embershard_server.joint import Joint, shielded
 
@@ -50,7 +50,7 @@ class Growths:
             await shielded(seeded)
             copied_s: float
             while copied_s := await self._joint.act("grow_on"):
-                await asyncio.sleep(REST * copied_s)
+                await asyncio.sleep(rest_s(copied_s))
             return await apply()
         finally:
             await self._joint.act("grow_end")
@@ -70,12 +70,12 @@ class Growths:
         def seed() -> None:
             rest = Rest()
             try:
-                with everywhere(meet, "can't be seeded", "rows"):
+                with everywhere(meet, f"table {growth.table!r} can't grow", Overloaded):
                     if growing.engine.made_beside:
                         growing.make()
                     growing.seed(lambda _: rest())
-            except EmbershardError as error:
-                seeded.set_exception(error)
+            except Exception as error:
+                seeded.set_exception(without_frames(error))
             else:
                 seeded.set_result(None)
 

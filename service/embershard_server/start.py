@@ -88,14 +88,14 @@ def _leave_room(world: World) -> None:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size - 1))
 
 
-def find(config: Config, data: DataDir, version: int, world: World) -> tuple[Config, Snapshot]:
+def fitted_snapshot(config: Config, data: DataDir, version: int, world: World) -> tuple[Config, Snapshot]:
     """Joint: a snapshot, and the configuration of its tables.
 
     Raises:
         SnapshotError: on every rank: there is none, or it can't be used.
     """
     path = data.snapshots / f"{version:012d}"
-    with everywhere(world.gather, "can't be read"):
+    with everywhere(world.gather, "a snapshot can't be read"):
         if not path.is_dir():
             there = ", ".join(f"{int(found.name):,}" for found in list_snapshots(data.snapshots))
             raise SnapshotError(f"there is no snapshot of version {version:,}; there are {there or 'none'}")
@@ -109,7 +109,7 @@ def _brought_back(config: Config, data: DataDir, world: World) -> Replica:
     """Joint: what the newest snapshot holds; without one, what the log began with."""
 
     def load(version: int) -> Engine:
-        fitted, found = find(config, data, version, world)
+        fitted, found = fitted_snapshot(config, data, version, world)
         engine = make_engine(fitted, world, seeded=False)
         snapshot.load(engine, found)
         return engine
@@ -182,7 +182,8 @@ def _grow(replica: Replica, log: UpdateLog | None, table: str, rows: int) -> Non
 
 
 def make_engine(config: Config, world: World, *, seeded: bool = True) -> Engine:
-    """Joint: the sharded engine under torchrun, else the local one; with `seeded` False its rows are zeros.
+    """Joint: the sharded engine under torchrun, else the local one, which any thread may make (`Engine.made_beside`);
+    with `seeded` False its rows are zeros.
 
     Raises:
         InstallError: the sharded engine needs TorchRec, and it isn't installed.

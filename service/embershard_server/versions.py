@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from embershard.engine.beside import beside, let_go
+from embershard.engine.beside import beside, let_go, without_frames
 from embershard.engine.jobs import ActionJob
 from embershard.errors import ConfigError, EmbershardError, InvalidInput, Overloaded, SnapshotError
 from embershard.store import snapshot
 from embershard.store.manifest import list_snapshots, open_snapshot
 from embershard.v1 import embershard_pb2 as pb
 from embershard_server.joint import Joint, shielded
-from embershard_server.start import find, make_engine
+from embershard_server.start import fitted_snapshot, make_engine
 
 if TYPE_CHECKING:
     from embershard.config import Config
@@ -42,6 +43,7 @@ class Versions:
         self._saving: Saving | None = None
         self._last_done: Future[Snapshot] = Future()
         self._loading: dict[int, Future[Engine]] = {}
+        self._making = threading.Lock()
         # Seconds that applying entries had taken when the last snapshot was begun.
         self._begun_s = -started.replay_s
         self._asked, self._not_before = False, 0.0
@@ -121,7 +123,7 @@ class Versions:
         """Has a snapshot in memory, beside what is served.
 
         Raises:
-            SnapshotError: there is none, or it can't be used.
+            SnapshotError, FingerprintMismatch: there is none, or it can't be used.
             Overloaded: there is no memory for it.
         """
         await self._joint.to_its_end(self._load_beside(version))
@@ -207,13 +209,13 @@ class Versions:
 
     def _load(self, version: int) -> Future[Engine]:
         """Joint: begins to fill an engine with a snapshot."""
+        if version in self._loading:
+            return self._loading[version]
         filled: Future[Engine] = Future()
         if version in self._replica.loaded:
             filled.set_result(self._replica.loaded[version])
             return filled
-        if version in self._loading:
-            return self._loading[version]
-        config, found = find(self._config, self._data, version, self._world)
+        config, found = fitted_snapshot(self._config, self._data, version, self._world)
         made = None if self._replica.engine.made_beside else self._make(config, version)
 
         def fill() -> None:
@@ -221,7 +223,9 @@ class Versions:
                 engine = made or self._make(config, version)
                 snapshot.load(engine, found, beside=f"load/{version}")
             except Exception as error:
-                filled.set_exception(error)
+                if not isinstance(error, EmbershardError):
+                    logger.error("version %d can't be loaded", version, exc_info=error)
+                filled.set_exception(without_frames(error))
             else:
                 filled.set_result(engine)
 
@@ -230,9 +234,10 @@ class Versions:
         return filled
 
     def _make(self, config: Config, version: int) -> Engine:
-        """Joint: an engine for a snapshot."""
+        """Joint, or beside the tick: an engine for a snapshot."""
         try:
-            return make_engine(config, self._world, seeded=False)
+            with self._making:  # one has its memory before the next looks how much there is
+                return make_engine(config, self._world, seeded=False)
         except ConfigError as error:
             raise Overloaded(f"version {version:,} can't be loaded: {error}") from error
 
@@ -244,10 +249,9 @@ class Versions:
             raise InvalidInput(f"version {version:,} isn't loaded; load it again")
         filled = self._loading.pop(version)
         problems = [problem for problem in self._world.gather(filled.exception()) if problem]
-        if not problems:
-            self._replica.loaded[version] = filled.result()
         if problems:
             raise problems[0] if isinstance(problems[0], EmbershardError) else SnapshotError(str(problems[0]))
+        self._replica.loaded[version] = filled.result()
 
     def _unload(self, version: int) -> None:
         """Joint: takes a snapshot out of memory."""

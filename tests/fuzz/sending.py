@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import grpc
@@ -132,7 +132,8 @@ async def _send(channel: grpc.aio.Channel, request: Request) -> Ending:
                 if await call.read() is grpc.aio.EOF:
                     break
                 answers += 1
-            await call.done_writing()
+            with suppress(grpc.aio.InternalError):  # it has just ended, and what follows tells how
+                await call.done_writing()
             while await call.read() is not grpc.aio.EOF:
                 answers += 1
         else:

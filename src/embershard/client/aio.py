@@ -28,7 +28,7 @@ from embershard.client.wire import (
     translated_errors,
     update_request,
 )
-from embershard.errors import EmbershardError
+from embershard.errors import EmbershardError, Overloaded
 from embershard.types import Rows
 from embershard.v1 import embershard_pb2 as pb
 from embershard.v1 import embershard_pb2_grpc as rpc
@@ -44,7 +44,9 @@ class AsyncClient:
     def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.target = checked_target(target)
         self._timeout_s = timeout_s
-        self._senders, self._lookups = Senders(), Throttle()
+        self._senders = Senders()
+        # Lookups that wait for a version have a queue of their own at the server.
+        self._lookups, self._early_lookups = Throttle(), Throttle()
         self._channel = grpc.aio.insecure_channel(target, options=channel_options())
         self._embedding = rpc.EmbeddingServiceStub(self._channel)
         self._admin = rpc.AdminServiceStub(self._channel)
@@ -91,8 +93,12 @@ class AsyncClient:
             with_counts=with_counts,
             pinned_version=pinned_version,
         )
-        with self._lookups.call(self.target):
-            answer = await self._call(self._embedding.Lookup, request, timeout_s)
+        try:
+            with (self._early_lookups if min_version else self._lookups).call(self.target):
+                answer = await self._call(self._embedding.Lookup, request, timeout_s)
+        except Overloaded:
+            await asyncio.sleep(0)  # if it wasn't sent: whoever asks again at once lets others go on
+            raise
         return codec.decode_answer(answer, request.dtype)
 
     async def update(

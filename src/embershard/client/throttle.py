@@ -13,14 +13,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from embershard.errors import Overloaded
+import grpc
+
+from embershard.errors import Overloaded, Unavailable
 
 SMALLEST = 0.05
 """Least that may be under way: a call, and a pause of twenty times what the server asks for."""
 PAUSE_S = 0.05
-"""What is waited for, at least, where the server doesn't say."""
+"""What is waited for where the server doesn't say."""
 FORGET_S = 10.0
-"""So long after the last refusal there is no limit any more."""
+"""So long after the limit was last lowered there is none any more."""
 
 
 class Throttle:
@@ -39,11 +41,13 @@ class Throttle:
         begun = self.begin(target)
         try:
             yield
-        except Overloaded as refusal:
-            self.refused(begun, refusal.retry_after_s)
-            raise
-        except BaseException:  # which says nothing of how much the service has to do
-            self.ended()
+        except BaseException as error:
+            if isinstance(error, Overloaded) and error.retry_after_s is not None:
+                self.refused(begun, error.retry_after_s)
+            elif _was_cut_off(error):
+                self.refused(begun, PAUSE_S)
+            else:  # which says nothing of how much the service has to do; what is too large, for one, stays so
+                self.ended()
             raise
         self.accepted()
 
@@ -52,13 +56,13 @@ class Throttle:
         with self._lock:
             now = time.monotonic()
             if now > self._lowered + FORGET_S:
-                self._limit = math.inf
+                self._limit, self._pause_until = math.inf, -math.inf
             if now >= self._pause_until and self._under_way < max(1, self._limit):
                 self._under_way += 1
                 return now
             refusal = Overloaded(
                 f"{target}: not sent: the service has just refused calls of this client, which therefore has no more "
-                f"than {max(1, int(self._limit)):,} under way; try again in a moment"
+                f"than {max(1, math.ceil(self._limit)):,} under way; try again in a moment"
             )
             refusal.retry_after_s = max(self._pause_until - now, self._pause_s)
         raise refusal
@@ -70,10 +74,10 @@ class Throttle:
                 self._limit += min(self._limit / 8, 1 / self._limit)
             self._end()
 
-    def refused(self, begun: float, retry_after_s: float | None) -> None:
+    def refused(self, begun: float, retry_after_s: float) -> None:
         """A call was refused, as there is too much to do; of those begun at once, one counts."""
         with self._lock:
-            self._pause_s = retry_after_s or PAUSE_S
+            self._pause_s = retry_after_s
             if begun >= self._lowered:
                 self._limit = max(SMALLEST, min(self._limit, self._under_way) / 2)
                 self._lowered = time.monotonic()
@@ -87,4 +91,10 @@ class Throttle:
     def _end(self) -> None:
         self._under_way -= 1
         if self._limit < 1:
-            self._pause_until = time.monotonic() + self._pause_s / self._limit
+            self._pause_until = time.monotonic() + min(self._pause_s / self._limit, FORGET_S)
+
+
+def _was_cut_off(error: BaseException) -> bool:
+    """Whether gRPC ended the call before the server saw it, as too many waited there."""
+    cause = error.__cause__
+    return isinstance(error, Unavailable) and isinstance(cause, grpc.RpcError) and cause.code().name == "CANCELLED"

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from embershard.change import last_of_each
 from embershard.config import VocabularyIds
+from embershard.engine.beside import freed
 from embershard.engine.placement import Group, bytes_of_tables, groups_of
 from embershard.engine.shard import Shard, Start
 from embershard.errors import ConfigError
@@ -43,7 +44,7 @@ class Engine(ABC):
     """Whether one can be made, and its shards, on a thread beside the tick: without collectives."""
 
     def __init__(self, config: Config, world: World, *, seeded: bool = True) -> None:
-        """With `seeded` False rows are zeros, to be filled from a snapshot."""
+        """Joint, or on any thread if `made_beside`; with `seeded` False rows are zeros, for a snapshot to fill."""
         self.config = config
         self.world = world
         self.groups: list[Group] = groups_of(config, world.size)
@@ -198,8 +199,11 @@ def _stacked(vectors: Mapping[str, Tensor], names: list[str], dim: int) -> Tenso
 def check_memory(groups: list[Group], world: World, host_bytes: int = 0) -> None:
     """Joint: refuses what can't fit, on every rank and before any has begun to fill its memory.
 
+    What was let go before is free first.
+
     Groups are where the rows are; `host_bytes`, of vocabularies, on the host of each rank.
     """
+    freed()
     host, needed = _host_memory() // world.local_size, sum(group.bytes_per_rank for group in groups)
     if world.device.type == "cpu":
         free, where, needed = host, "of memory for each rank of this host", needed + host_bytes

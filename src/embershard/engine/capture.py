@@ -16,10 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from embershard.engine.beside import SLICE_BYTES, let_go
 from embershard.engine.shard import Shard
 
-SLICE_BYTES = 2**20
-"""A slice: half a millisecond's work, and few enough calls for a large table."""
 _FINDING_BYTES = 64
 """A row costs as much time as a copy of so many bytes does, however small it is: to see whether it was put aside."""
 _LEAST_ROOM = 1024
@@ -149,7 +148,8 @@ class _Watched:
 
     def drop(self, kind: str) -> None:
         """Follows the copying of a kind; after the last, rows may change without telling."""
-        self._rooms.pop(kind, None)
+        if rooms := self._rooms.pop(kind, None):
+            let_go(rooms)
         if not self._rooms and self._keep in self.shard.watchers:
             self.shard.watchers.remove(self._keep)
 

@@ -17,8 +17,9 @@ from torch import Tensor
 from embershard.collection import Collection
 from embershard.config import MAX_ROWS, HashedIds, VocabularyIds
 from embershard.engine.base import check_memory
+from embershard.engine.beside import SLICE_BYTES
 from embershard.engine.placement import groups_of, moves
-from embershard.engine.shard import Start
+from embershard.engine.shard import Shard, Start
 from embershard.errors import ConfigError, InvalidInput, Overloaded
 from embershard.vocabulary import bytes_of_vocabulary
 
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
     from embershard.engine.base import Engine
     from embershard.engine.placement import Group
     from embershard.types import FeatureBatch
-
-
-_SLICE_BYTES = 2**20
-"""Copied between two ticks: half a millisecond's work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -128,7 +125,7 @@ class Growing:
         return sum(part.block_rows for part in self._parts)
 
     def make(self) -> None:
-        """Joint: has memory for the larger stacks; on any thread, if the engine is made so."""
+        """Joint: has memory for the larger stacks; on a thread beside the tick if the engine is `made_beside`."""
         for part in self._parts:
             part.make()
 
@@ -171,6 +168,8 @@ class _Part:
     def __init__(self, engine: Engine, old: Group, new: Group) -> None:
         self._engine = engine
         self.old, self._group = engine.shards[old.name], new
+        self.new: Shard
+        """Once it is made."""
         self._row_bytes = sum(tensor[:1].numel() * tensor.itemsize for tensor in self.old.kinds.values())
         self._copied = 0
         self._changed = torch.zeros(old.block_rows, dtype=torch.bool, device=engine.world.device)
@@ -192,7 +191,7 @@ class _Part:
 
     def copy(self) -> None:
         """Joint: the next rows of each rank."""
-        rows = torch.arange(self._copied, self._copied + min(self.left, max(1, _SLICE_BYTES // self._row_bytes)))
+        rows = torch.arange(self._copied, self._copied + min(self.left, max(1, SLICE_BYTES // self._row_bytes)))
         self._changed[self._copied : self._copied + len(rows)] = False
         self._copied += len(rows)
         self._move(rows.to(self._changed.device))

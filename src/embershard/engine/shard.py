@@ -23,8 +23,8 @@ Kept = list[tuple[Tensor, Tensor, Tensor]]
 Watcher = Callable[[Tensor], None]
 """Is told which rows of a shard are about to change, each perhaps several times."""
 
-_CLEARED = 2**16
-"""Rows that are cleared at a time."""
+_CLEARED = 2**24
+"""Bytes that are cleared at a time."""
 _MOST = torch.iinfo(torch.int32).max
 """Where counts stop."""
 
@@ -88,7 +88,7 @@ class Shard:
     def clear(self, progress: Callable[[int], object] = lambda _: None) -> None:
         """Every row zeros, as if it had never been told how rows start."""
         for tensor in self.kinds.values():
-            for rows in tensor.split(_CLEARED):
+            for rows in tensor.split(max(1, _CLEARED // max(1, tensor[:1].nbytes))):
                 rows.zero_()
                 progress(0)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from embershard.errors import SnapshotError
+from embershard.errors import EmbershardError, SnapshotError
 
 if TYPE_CHECKING:
     from embershard.engine.world import World
@@ -25,18 +25,18 @@ def meeting(world: World, key: str) -> Agree:
 
 
 @contextmanager
-def everywhere(agree: Agree, what: str, subject: str = "a snapshot") -> Iterator[None]:
-    """Joint: if the body fails on any rank, raises SnapshotError on every rank."""
+def everywhere(agree: Agree, what: str, kind: type[EmbershardError] = SnapshotError) -> Iterator[None]:
+    """Joint: if the body fails on any rank, raises an error of this kind on every rank: `what`, and why."""
     failure: Exception | None = None
     try:
         yield
     except Exception as error:
         failure = error
-    if reports := [report for report in agree(failure and _told(failure, f"{subject} {what}")) if report]:
-        raise SnapshotError(reports[0]) from failure
+    if reports := [report for report in agree(failure and _told(failure, what, kind)) if report]:
+        raise kind(reports[0]) from failure
 
 
-def _told(failure: Exception, what: str) -> str:
-    if isinstance(failure, SnapshotError):
+def _told(failure: Exception, what: str, kind: type[EmbershardError]) -> str:
+    if isinstance(failure, kind):
         return str(failure)
     return f"{what}: {failure if isinstance(failure, OSError) else f'{type(failure).__name__}: {failure}'}"

@@ -77,7 +77,7 @@ def fill(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, 
     agree = world.gather if beside is None else meeting(world, beside)
     paced: Paced = iter if beside is None else Rest().between
     targets = _targets(engine)
-    with everywhere(agree, "can't be read"):
+    with everywhere(agree, "a snapshot can't be read"):
         _check_shapes(engine, snapshot, targets)
         _read_rows(snapshot, targets, world, paced)
         for name, vocabulary in engine.vocabularies.items():
@@ -103,7 +103,7 @@ def read_tensors(snapshot: Snapshot, names: Iterable[str]) -> dict[str, Tensor]:
     Raises:
         SnapshotError: they can't be read.
     """
-    with everywhere(_alone, "can't be read"):
+    with everywhere(_alone, "a snapshot can't be read"):
         dtypes = {name: getattr(torch, snapshot.tensors[name]["dtype"]) for name in names}
         tensors = {name: torch.empty(snapshot.tensors[name]["shape"], dtype=dtype) for name, dtype in dtypes.items()}
         targets = {name: Target(first=0, rows=tensor) for name, tensor in tensors.items()}
@@ -120,7 +120,7 @@ def check_rows(snapshot: Snapshot) -> None:
     """
     sums = dict.fromkeys(snapshot.tensors, 0)
     wanted = {name: range(told["shape"][0]) for name, told in snapshot.tensors.items()}
-    with everywhere(_alone, "can't be read"):
+    with everywhere(_alone, "a snapshot can't be read"):
         snapshot.verify(name for name in snapshot.manifest["files"] if not is_row_file(name))
         for path, pieces in pieces_by_file(snapshot).items():
             for name, first, rows in read(path, pieces, wanted, snapshot.manifest["files"][path.name]["sha256"]):

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embershard.engine.beside import Rest, beside
+from embershard.engine.beside import Rest, beside, let_go
 from embershard.engine.capture import Capture, Slice
 from embershard.errors import EmbershardError, SnapshotError
 from embershard.store.agreement import Agree, meeting
@@ -111,7 +111,7 @@ class Saving:
         """For the engine's thread: copies a slice, if one may wait; returns whether it did anything."""
         if self._capture is None or (self._slices.qsize() >= _QUEUED and not self._over):
             return False
-        self._copy(self._capture)
+        self._copy()
         return True
 
     def drain(self) -> None:
@@ -136,16 +136,19 @@ class Saving:
         """For the writing thread: all that it does."""
         self._settle(lambda: job.write(self._arriving(), agree))
 
-    def _copy(self, capture: Capture) -> None:
+    def _copy(self) -> None:
+        assert self._capture is not None
         try:
-            copied = None if self._over else capture.take()
+            copied = None if self._over else self._capture.take()
             self._slices.put(copied)
         except Exception as error:  # for instance, no memory: that ends the saving, and nothing else
             copied = None
             self._slices.put(error)
         if copied is None:
-            capture.close()
-            self._capture = None
+            self._capture.close()
+            # The tables may be nobody else's any more.
+            ended, self._capture = [self._capture], None
+            let_go(ended)
 
     def _arriving(self) -> Generator[Slice]:
         try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PARTIAL = ".partial-"
-_FAILS = "can't be written"
+_FAILS = "a snapshot can't be written"
 _Written = tuple[dict[str, Any], dict[str, int]]
 """What a manifest says of files, and the checksums of the rows in them."""
 
@@ -79,7 +79,7 @@ class Job:
         """Joint: writes it all, and makes the snapshot appear; closes the slices as soon as they aren't needed.
 
         Raises:
-            SnapshotError: on every rank, if any can't write; nothing is left behind.
+            SnapshotError: on every rank, if any can't write; nothing is left behind unless the snapshot is complete.
         """
         first, partial = self.rank == 0, self.folder / f"{_PARTIAL}{self.version:012d}"
         try:
@@ -99,9 +99,10 @@ class Job:
                 shutil.rmtree(partial, ignore_errors=True)
             agree(None)  # so that nobody tells before nothing is left
             raise
-        if first:
-            _delete_old(self.folder, self.keeping)
-        return open_snapshot(self.final)
+        with everywhere(agree, "a snapshot was written, and can't be read or take the place of older ones"):
+            if first:
+                _delete_old(self.folder, self.keeping)
+            return open_snapshot(self.final)
 
     def _write_files(self, partial: Path, slices: Generator[Slice]) -> _Written:
         name = file_of_rank(self.rank)
