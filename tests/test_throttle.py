@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-import threading
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
-from support.service import Service
 
-from embershard import Client, Overloaded, Unavailable
+from embershard import AsyncClient, Client, Overloaded, Unavailable
 from embershard.client import throttle
 from embershard.client.throttle import FORGET_S, Throttle
 
@@ -145,43 +145,73 @@ def test_of_three_times_what_a_service_can_do_it_has_to_refuse_little(clock: Any
     assert refused <= 0.1 * answered
 
 
-CONFIG = """
-[collection]
-name = "shop"
+def test_what_waits_for_a_version_is_not_counted(clock: Any) -> None:
+    calls = Throttle()
+    calls.refused(calls.begin("here"), 60.0)
+    with calls.call("here", waits=True):
+        pass
+    refusal = Overloaded("too many wait")
+    refusal.retry_after_s = 60.0
+    with pytest.raises(Overloaded, match="too many wait"), calls.call("here", waits=True):
+        raise refusal
+    with pytest.raises(Overloaded, match="not sent"):
+        calls.begin("here")
 
-[limits]
-queued_requests = 2
 
-[[tables]]
-name = "user"
-rows = 100
-dim = 4
-"""
+@pytest.fixture
+def refusing() -> Iterator[tuple[str, list[str]]]:
+    """A server that refuses all calls for a minute, and the methods that were called."""
+    called: list[str] = []
+
+    class Refusal(grpc.GenericRpcHandler):
+        def service(self, call: grpc.HandlerCallDetails) -> Any:
+            called.append(call.method)
+            return grpc.unary_unary_rpc_method_handler(self.refuse)
+
+        def refuse(self, _: bytes, context: grpc.ServicerContext) -> bytes:
+            context.set_trailing_metadata((("grpc-retry-pushback-ms", "60000"),))
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too much to do")
+            raise AssertionError("abort raises")
+
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Refusal()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}", called
+    server.stop(None).wait()
 
 
-def test_a_client_that_a_service_refuses_holds_back_and_others_go_on(tmp_path: Path) -> None:
-    with Service(CONFIG, tmp_path) as service, Client(service.target) as greedy, Client(service.target) as modest:
-        awaited = greedy.describe().version + 1
-        told = set[str]()
-        held_back, done = threading.Event(), threading.Event()
+def test_a_client_that_is_refused_sends_no_more_lookups_but_all_else(refusing: tuple[str, list[str]]) -> None:
+    target, called = refusing
+    with Client(target) as client, Client(target) as another:
+        for message in ("too much to do", "not sent", "not sent"):
+            with pytest.raises(Overloaded, match=message) as refusal:
+                client.lookup({"user": [1]})
+            assert refusal.value.retry_after_s is not None
+        assert len(called) == 1
+        for call in (lambda: client.lookup({"user": [1]}, min_version=7), client.describe, another.describe):
+            with pytest.raises(Overloaded, match="too much to do"):
+                call()
 
-        def insist() -> None:
-            while not done.is_set():
-                try:
-                    greedy.lookup({"user": [1]}, min_version=awaited, timeout_s=20)
-                except Overloaded as refusal:
-                    told.add(str(refusal))
-                    if "not sent" in str(refusal):
-                        held_back.set()
-                    done.wait(refusal.retry_after_s)
 
-        with ThreadPoolExecutor(4) as callers:
-            insisting = [callers.submit(insist) for _ in range(4)]
-            try:
-                assert held_back.wait(30)
-                modest.lookup({"user": [1]})
-                modest.update({"user": [1]}, gradients={"user": [[1.0] * 4]})
-            finally:
-                done.set()
-            assert [caller.result() for caller in insisting] == [None] * 4
-        assert any("limits.queued_requests = 2" in message for message in told)
+def test_a_refusal_that_is_not_sent_lets_other_coroutines_go_on(refusing: tuple[str, list[str]]) -> None:
+    async def insist(client: AsyncClient, done: asyncio.Event) -> int:
+        tries = 0
+        while not done.is_set():
+            tries += 1
+            with suppress(Overloaded):
+                await client.lookup({"user": [1]})
+        return tries
+
+    async def run() -> int:
+        done = asyncio.Event()
+        async with AsyncClient(refusing[0]) as client:
+            insisting = asyncio.ensure_future(insist(client, done))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            while len(refusing[1]) < 1:
+                await asyncio.sleep(0.01)
+            done.set()
+            return await insisting
+
+    assert asyncio.run(run()) >= 1
+    assert len(refusing[1]) == 1

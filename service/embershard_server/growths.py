@@ -28,7 +28,7 @@ class Growths:
 
     def serve(self, ticker: Ticker) -> None:
         """Before it ticks."""
-        self._joint = Joint(ticker)
+        self.joint = Joint(ticker)
 
     @property
     def actions(self) -> dict[str, Action]:
@@ -42,18 +42,18 @@ class Growths:
             InvalidInput: the table can't grow so.
             Overloaded: there is no memory for it, or a table is growing already.
         """
-        return await self._joint.to_its_end(self._grow(growth, apply))
+        return await self.joint.to_its_end(self._grow(growth, apply))
 
     async def _grow(self, growth: Growth, apply: Callable[[], Awaitable[Outcome]]) -> Outcome:
-        seeded: Future[Any] = await self._joint.act("grow", growth)
+        seeded: Future[Any] = await self.joint.act("grow", growth)
         try:
             await shielded(seeded)
             copied_s: float
-            while copied_s := await self._joint.act("grow_on"):
+            while copied_s := await self.joint.act("grow_on"):
                 await asyncio.sleep(rest_s(copied_s))
             return await apply()
         finally:
-            await self._joint.act("grow_end")
+            await self.joint.act("grow_end")
 
     def _begin(self, growth: Growth) -> Future[Any]:
         """Joint: makes room for more rows, and begins to seed them."""

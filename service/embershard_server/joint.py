@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
+SETTLE_S = 1.0
+"""Longest that work which was under way may take to end once the engine has."""
+
 
 class Joint:
     """The ticker's actions, for coroutines."""
@@ -31,8 +34,18 @@ class Joint:
         """The result of several steps; all are done even if the caller goes away, so that ranks don't wait for one."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
         return await asyncio.shield(task)
+
+    async def settle(self) -> None:
+        """After the last tick: waits until what was under way has heard that there are no more, but not for disks."""
+        if self._tasks:
+            await asyncio.wait([*self._tasks], timeout=SETTLE_S)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller has heard of it, or has gone
 
 
 async def shielded(future: Future[Any]) -> Any:

@@ -18,6 +18,7 @@ from embershard.engine.tick import Ticker
 from embershard.errors import ConfigError, SnapshotError
 from embershard_server.gate import Gate
 from embershard_server.growths import Growths
+from embershard_server.loads import Loads
 from embershard_server.servicers import Servicers
 from embershard_server.versions import Versions
 
@@ -50,7 +51,8 @@ class Server:
         self._replica, self._log = started.replica, started.log
         self._world = started.replica.engine.world
         self._limits, self._address = config.limits, address
-        self._versions, self._growths = Versions(started, data, config), Growths(started.replica)
+        self._loads, self._growths = Loads(started, data, config), Growths(started.replica)
+        self._versions = Versions(started, data, config, self._loads)
         self._loop = asyncio.get_running_loop()
         self._leaving = asyncio.Event()
         self._health = health.aio.HealthServicer()
@@ -67,16 +69,17 @@ class Server:
         ticker = Ticker(
             self._replica,
             self._log,
-            actions=self._versions.actions | self._growths.actions,
-            chore=self._versions.chore,
+            actions=self._versions.actions | self._loads.actions | self._growths.actions,
+            chore=lambda: self._versions.chore() or self._loads.chore(),
             farewell=self._save_last,
             asked_to_leave=lambda: self._from_thread(self._leaving.set),
             lost=lambda error: self._from_thread(self._lose, error),
         )
-        self._versions.serve(ticker)
-        self._growths.serve(ticker)
+        admin = (self._versions, self._loads, self._growths)
+        for part in admin:
+            part.serve(ticker)
         gate = Gate(self._limits)
-        front, address = await self._open(Servicers(self._replica, ticker, self._versions, self._growths, gate))
+        front, address = await self._open(Servicers(self._replica, ticker, *admin, gate))
         watching = asyncio.create_task(gate.watch())
         watching.add_done_callback(self._watched)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -99,6 +102,8 @@ class Server:
         finally:  # whatever happened: the engine's thread would keep the process
             ticker.leave(ready=True)
             await asyncio.to_thread(ticker.join)
+            for part in admin:
+                await part.joint.settle()
             watching.cancel()
             if self._log is not None:
                 await asyncio.to_thread(self._log.close)

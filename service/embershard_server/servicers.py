@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from embershard.engine.tick import Ticker
     from embershard_server.gate import Call, Gate
     from embershard_server.growths import Growths
+    from embershard_server.loads import Loads
     from embershard_server.versions import Versions
 
 SMALL = 20_000
@@ -41,9 +42,11 @@ _Work = TypeVar("_Work")
 class Servicers:
     """The RPCs of one front end."""
 
-    def __init__(self, replica: Replica, ticker: Ticker, versions: Versions, growths: Growths, gate: Gate) -> None:
+    def __init__(
+        self, replica: Replica, ticker: Ticker, versions: Versions, loads: Loads, growths: Growths, gate: Gate
+    ) -> None:
         self._replica, self._ticker, self._gate = replica, ticker, gate
-        self._versions, self._growths = versions, growths
+        self._versions, self._loads, self._growths = versions, loads, growths
         self._limits = replica.engine.config.limits
         self._fingerprint = replica.engine.config.fingerprint()
 
@@ -160,7 +163,7 @@ class Servicers:
 
     async def load(self, request: pb.LoadRequest, call: Call) -> pb.LoadResponse:
         """A snapshot in memory, or out of it."""
-        await (self._versions.unload if request.unload else self._versions.load)(request.version)
+        await (self._loads.unload if request.unload else self._loads.load)(request.version)
         return pb.LoadResponse(version=request.version)
 
     async def activate(self, request: pb.ActivateRequest, call: Call) -> pb.ActivateResponse:
@@ -176,7 +179,7 @@ class Servicers:
         return await self._activate(Kind.ROLLBACK, before, call)
 
     async def _activate(self, kind: Kind, version: int, call: Call) -> pb.ActivateResponse:
-        await self._versions.load(version)
+        await self._loads.load(version)
         outcome = await self._apply(activation_entry(kind, version), call)
         activation: Activation = outcome.value
         return pb.ActivateResponse(version=outcome.version, activated=version, before=activation.before)
@@ -217,7 +220,10 @@ class Servicers:
             return self._ticker.collection
         if (engine := self._replica.loaded.get(pinned)) is None:
             loaded = ", ".join(f"{version:,}" for version in sorted(self._replica.loaded)) or "none"
-            raise InvalidInput(f"version {pinned:,} isn't loaded; AdminService.Load does that; loaded: {loaded}")
+            raise InvalidInput(
+                f"version {pinned:,} isn't loaded (what is activated isn't any more); `embershard load {pinned}` does "
+                f"that; loaded: {loaded}"
+            )
         return Collection(engine.config)
 
     async def _prepared(self, prepare: Callable[[], _Work], features: Sequence[pb.FeatureIds]) -> _Work:

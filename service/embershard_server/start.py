@@ -109,9 +109,16 @@ def _brought_back(config: Config, data: DataDir, world: World) -> Replica:
     """Joint: what the newest snapshot holds; without one, what the log began with."""
 
     def load(version: int) -> Engine:
-        fitted, found = fitted_snapshot(config, data, version, world)
-        engine = make_engine(fitted, world, seeded=False)
-        snapshot.load(engine, found)
+        try:
+            fitted, found = fitted_snapshot(config, data, version, world)
+            engine = make_engine(fitted, world, seeded=False)
+            snapshot.load(engine, found)
+        except SnapshotError as error:
+            raise SnapshotError(
+                f"the update log can't be applied, as it activates version {version:,}: {error}. Bring that snapshot "
+                f"back from a copy; without it, move {data.log} away: the newest snapshot is served then, without the "
+                "updates after it"
+            ) from error
         return engine
 
     clients = Clients(config.limits.clients_remembered)

@@ -1,31 +1,27 @@
-"""The versions that one rank can serve: snapshots that are written, loaded and taken out while calls are answered."""
+"""The versions that one rank can serve: snapshots that are written while calls are answered."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from embershard.engine.beside import beside, let_go, without_frames
 from embershard.engine.jobs import ActionJob
-from embershard.errors import ConfigError, EmbershardError, InvalidInput, Overloaded, SnapshotError
+from embershard.errors import SnapshotError
 from embershard.store import snapshot
 from embershard.store.manifest import list_snapshots, open_snapshot
 from embershard.v1 import embershard_pb2 as pb
 from embershard_server.joint import Joint, shielded
-from embershard_server.start import fitted_snapshot, make_engine
 
 if TYPE_CHECKING:
     from embershard.config import Config
-    from embershard.engine.base import Engine
     from embershard.engine.clients import Clients
     from embershard.engine.tick import Action, Ticker
     from embershard.store.folder import DataDir
     from embershard.store.manifest import Snapshot
     from embershard.store.snapshot import Keeping, Saving
+    from embershard_server.loads import Loads
     from embershard_server.start import Started
 
 logger = logging.getLogger(__name__)
@@ -37,25 +33,24 @@ RETRY_S = 10.0
 class Versions:
     """What the engine's thread does about snapshots (`actions` jointly, `chore` alone), and what callers ask."""
 
-    def __init__(self, started: Started, data: DataDir, config: Config) -> None:
+    def __init__(self, started: Started, data: DataDir, config: Config, loads: Loads) -> None:
+        self._loads = loads
         self._replica, self._log, self._data, self._config = started.replica, started.log, data, config
         self._world = started.replica.engine.world
         self._saving: Saving | None = None
         self._last_done: Future[Snapshot] = Future()
-        self._loading: dict[int, Future[Engine]] = {}
-        self._making = threading.Lock()
         # Seconds that applying entries had taken when the last snapshot was begun.
         self._begun_s = -started.replay_s
         self._asked, self._not_before = False, 0.0
 
     def serve(self, ticker: Ticker) -> None:
         """Before it ticks."""
-        self._ticker, self._joint = ticker, Joint(ticker)
+        self._ticker, self.joint = ticker, Joint(ticker)
 
     @property
     def actions(self) -> dict[str, Action]:
         """What all ranks do together."""
-        return {"snapshot": self._begin, "load": self._load, "adopt": self._adopt, "unload": self._unload}
+        return {"snapshot": self._begin}
 
     def chore(self) -> bool:
         """A slice of a snapshot, or whatever is to be done about it; whether there was anything."""
@@ -115,32 +110,9 @@ class Versions:
         """
         least = self._ticker.version
         while True:
-            made: Snapshot = await shielded(await self._joint.act("snapshot"))
+            made: Snapshot = await shielded(await self.joint.act("snapshot"))
             if made.version >= least:
                 return made
-
-    async def load(self, version: int) -> None:
-        """Has a snapshot in memory, beside what is served.
-
-        Raises:
-            SnapshotError, FingerprintMismatch: there is none, or it can't be used.
-            Overloaded: there is no memory for it.
-        """
-        await self._joint.to_its_end(self._load_beside(version))
-
-    async def unload(self, version: int) -> None:
-        """Takes a snapshot out of memory.
-
-        Raises:
-            InvalidInput: it isn't there, or isn't on the disk yet.
-        """
-        await self._joint.act("unload", version)
-
-    async def _load_beside(self, version: int) -> None:
-        if version not in self._replica.loaded:
-            filled = await self._joint.act("load", version)
-            await asyncio.wait([asyncio.wrap_future(filled)])
-            await self._joint.act("adopt", version)
 
     @property
     def _keeping(self) -> Keeping:
@@ -154,7 +126,7 @@ class Versions:
         activations = [*self._replica.activations]
         activated = {told.activated for told in activations if told.version > oldest}
         before = {told.before for told in activations[-1:]}
-        return activated | before | {*list(self._loading)} | {*list(self._replica.loaded)}
+        return activated | before | self._loads.versions
 
     def _is_due(self) -> bool:
         return bool(self._replica.unsaved or self._overdue) and time.monotonic() >= self._not_before
@@ -206,62 +178,6 @@ class Versions:
         self._replica.activations = [told for told in activations if told.version > oldest] or activations[-1:]
         if self._log is not None:
             self._log.trim(oldest)
-
-    def _load(self, version: int) -> Future[Engine]:
-        """Joint: begins to fill an engine with a snapshot."""
-        if version in self._loading:
-            return self._loading[version]
-        filled: Future[Engine] = Future()
-        if version in self._replica.loaded:
-            filled.set_result(self._replica.loaded[version])
-            return filled
-        config, found = fitted_snapshot(self._config, self._data, version, self._world)
-        made = None if self._replica.engine.made_beside else self._make(config, version)
-
-        def fill() -> None:
-            try:
-                engine = made or self._make(config, version)
-                snapshot.load(engine, found, beside=f"load/{version}")
-            except Exception as error:
-                if not isinstance(error, EmbershardError):
-                    logger.error("version %d can't be loaded", version, exc_info=error)
-                filled.set_exception(without_frames(error))
-            else:
-                filled.set_result(engine)
-
-        self._loading[version] = filled
-        beside("load", fill)
-        return filled
-
-    def _make(self, config: Config, version: int) -> Engine:
-        """Joint, or beside the tick: an engine for a snapshot."""
-        try:
-            with self._making:  # one has its memory before the next looks how much there is
-                return make_engine(config, self._world, seeded=False)
-        except ConfigError as error:
-            raise Overloaded(f"version {version:,} can't be loaded: {error}") from error
-
-    def _adopt(self, version: int) -> None:
-        """Joint: has a snapshot that was filled."""
-        if version in self._replica.loaded:
-            return
-        if version not in self._loading:  # another caller's load has failed, or was activated
-            raise InvalidInput(f"version {version:,} isn't loaded; load it again")
-        filled = self._loading.pop(version)
-        problems = [problem for problem in self._world.gather(filled.exception()) if problem]
-        if problems:
-            raise problems[0] if isinstance(problems[0], EmbershardError) else SnapshotError(str(problems[0]))
-        self._replica.loaded[version] = filled.result()
-
-    def _unload(self, version: int) -> None:
-        """Joint: takes a snapshot out of memory."""
-        if version not in self._replica.loaded:
-            raise InvalidInput(f"version {version:,} isn't loaded")
-        if version == self._replica.activating:
-            raise InvalidInput(f"version {version:,} is being activated")
-        if version in self._replica.unsaved:
-            raise InvalidInput(f"version {version:,} isn't on the disk yet; try again once it is")
-        let_go([self._replica.loaded.pop(version)])
 
 
 def _bytes(path: Any) -> int:

@@ -44,9 +44,7 @@ class AsyncClient:
     def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.target = checked_target(target)
         self._timeout_s = timeout_s
-        self._senders = Senders()
-        # Lookups that wait for a version have a queue of their own at the server.
-        self._lookups, self._early_lookups = Throttle(), Throttle()
+        self._senders, self._lookups = Senders(), Throttle()
         self._channel = grpc.aio.insecure_channel(target, options=channel_options())
         self._embedding = rpc.EmbeddingServiceStub(self._channel)
         self._admin = rpc.AdminServiceStub(self._channel)
@@ -94,7 +92,7 @@ class AsyncClient:
             pinned_version=pinned_version,
         )
         try:
-            with (self._early_lookups if min_version else self._lookups).call(self.target):
+            with self._lookups.call(self.target, waits=min_version > 0):
                 answer = await self._call(self._embedding.Lookup, request, timeout_s)
         except Overloaded:
             await asyncio.sleep(0)  # if it wasn't sent: whoever asks again at once lets others go on

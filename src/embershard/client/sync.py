@@ -53,9 +53,7 @@ class Client:
     def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.target = checked_target(target)
         self._timeout_s = timeout_s
-        self._senders = Senders()
-        # Lookups that wait for a version have a queue of their own at the server.
-        self._lookups, self._early_lookups = Throttle(), Throttle()
+        self._senders, self._lookups = Senders(), Throttle()
         self._channel = grpc.insecure_channel(target, options=channel_options())
         self._embedding = rpc.EmbeddingServiceStub(self._channel)
         self._admin = rpc.AdminServiceStub(self._channel)
@@ -108,7 +106,7 @@ class Client:
             with_counts=with_counts,
             pinned_version=pinned_version,
         )
-        with (self._early_lookups if min_version else self._lookups).call(self.target):
+        with self._lookups.call(self.target, waits=min_version > 0):
             answer = self._call(self._embedding.Lookup, request, timeout_s)
         return codec.decode_answer(answer, request.dtype)
 

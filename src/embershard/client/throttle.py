@@ -36,8 +36,14 @@ class Throttle:
         self._lowered, self._pause_s, self._pause_until = -math.inf, PAUSE_S, -math.inf
 
     @contextmanager
-    def call(self, target: str) -> Iterator[None]:
-        """Around a call; Overloaded in its place if there are too many."""
+    def call(self, target: str, *, waits: bool = False) -> Iterator[None]:
+        """Around a call; Overloaded in its place if there are too many.
+
+        One that `waits` at the server for something to come isn't counted: it is no sign of how much there is to do.
+        """
+        if waits:
+            yield
+            return
         begun = self.begin(target)
         try:
             yield
@@ -64,7 +70,7 @@ class Throttle:
                 f"{target}: not sent: the service has just refused calls of this client, which therefore has no more "
                 f"than {max(1, math.ceil(self._limit)):,} under way; try again in a moment"
             )
-            refusal.retry_after_s = max(self._pause_until - now, self._pause_s)
+            refusal.retry_after_s = min(max(self._pause_until - now, self._pause_s), FORGET_S)
         raise refusal
 
     def accepted(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from embershard.engine import freezing
 from embershard.engine.entries import Entry, Kind, sightings_entry
-from embershard.engine.growth import check_room
+from embershard.engine.growth import Growth, check_room
 from embershard.errors import EmbershardError, InvalidInput, Overloaded
 
 if TYPE_CHECKING:
@@ -200,8 +200,8 @@ class Pipeline:
         replica, body = self._replica, step.entry.body
         try:
             match step.entry.kind:
-                case Kind.GROW if not (replica.growing and replica.growing.is_of(replica.engine, body)):
-                    check_room(replica.engine, body)
+                case Kind.GROW:
+                    self._check_growth(body)
                 case Kind.FREEZE:
                     freezing.check(replica.engine, body[0])
                 case Kind.ACTIVATE | Kind.ROLLBACK:
@@ -211,6 +211,13 @@ class Pipeline:
             step.refuse(refusal)
             return False
         return True
+
+    def _check_growth(self, growth: Growth) -> None:
+        replica = self._replica
+        if replica.activating or (replica.growing and not replica.growing.is_of(replica.engine, growth)):
+            raise Overloaded(f"other tables were activated while {growth.table!r} was made ready to grow; try again")
+        if not replica.growing:
+            check_room(replica.engine, growth)
 
     def _check_activation(self, version: int, *, back: bool) -> None:
         if self._replica.activating:

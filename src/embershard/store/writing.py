@@ -143,9 +143,9 @@ class Job:
 def _delete_old(folder: Path, keeping: Keeping) -> None:
     """All but the newest, and those that are needed."""
     found = list_snapshots(folder)
-    staying = keeping.needed(int(found[-keeping.kept :][0].name))
+    oldest = int(found[-keeping.kept :][0].name)
     for path in found[: -keeping.kept]:
-        if int(path.name) in staying:
+        if int(path.name) in keeping.needed(oldest):  # asked for each, as deleting takes long, and one may be loaded
             continue
         try:  # first its name, so that no part of it is ever taken for a snapshot
             shutil.rmtree(path.rename(path.with_name(f"{_PARTIAL}{path.name}")))
