@@ -244,7 +244,7 @@ def test_a_file_appears_whole_or_not_at_all(name: str, tmp_path: Path, monkeypat
     path, first, second = path_of(name, tmp_path), Vectors.of([0, 1], TWO), Vectors.of([0], ONE)
     write(path, first)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    with pytest.raises(InvalidInput, match="is there already; allow that it is overwritten"):
+    with pytest.raises(InvalidInput, match="is there already; let it be overwritten"):
         write(path, second)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: os.fdatasync(10**6))

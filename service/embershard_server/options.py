@@ -43,7 +43,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "--data-dir",
         type=Path,
         **_or_environment("DATA_DIR", "state"),
-        help="holds the snapshots; the newest is loaded at start (EMBERSHARD_DATA_DIR, default %(default)s)",
+        help="holds the snapshots and the update log, from which it starts (EMBERSHARD_DATA_DIR, default %(default)s)",
     )
     add(
         "--log-level",

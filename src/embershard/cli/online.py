@@ -49,7 +49,8 @@ examples:
   embershard grow --table query --capacity 50000 --json
 
 Old rows stay bit for bit. New ones start seeded, as if the table had always been so large, unless told otherwise.
-Calls wait meanwhile. With --json: {"version": 5, "rows": 200000, "pause_ms": 41.5}.
+Calls go on meanwhile, and wait at the end, for the time that is told.
+With --json: {"version": 5, "rows": 200000, "pause_ms": 41.5}.
 """
 FREEZE = """\
 examples:

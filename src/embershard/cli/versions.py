@@ -34,7 +34,9 @@ examples:
   embershard activate 40
 
 All tables of the collection change at once, between two ticks, as the next version. What was served until then stays in
-memory, and is written as a snapshot: `embershard rollback` serves it again. Updates go on from the activated tables.
+memory, and is written as a snapshot: `embershard rollback` serves it again. Updates go on from the activated tables and
+the rows that they had: those of a growth since are gone until a rollback. Who reads the snapshot by --pinned-version
+must load it again.
 With --json: {"version": 101, "activated": 40, "before": 100}.
 """
 ROLLBACK = """\
@@ -77,7 +79,7 @@ def versions(options: Namespace) -> Answer:
         for one in found
     ]
     lines = [
-        f"{one['version']:>12} {one['state']:<8} {one['bytes']:>16,} bytes on disk{'  ← rollback' * one['rollback']}"
+        f"{one['version']:>12} {one['state']:<8} {_size(one['bytes']):>24}{'  ← rollback' * one['rollback']}"
         for one in told
     ]
     return Answer(document={"versions": told}, lines=lines)
@@ -112,3 +114,7 @@ def _activated(done: pb.ActivateResponse) -> Answer:
 
 def _client(options: Namespace) -> Client:
     return Client(options.target, timeout_s=options.timeout)
+
+
+def _size(count: int) -> str:
+    return f"{count:,} bytes on disk" if count else "not on disk"

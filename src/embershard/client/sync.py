@@ -223,7 +223,7 @@ class Client:
         """Gives a table more rows, or room for more ids of their own; old rows stay bit for bit.
 
         New rows start seeded, as the `mean` of all old ones, or as that of some ids (`mean_of`, {feature: ids}). Calls
-        wait meanwhile; the answer tells for how long.
+        go on meanwhile, and wait at the end; the answer tells for how long.
         """
         request = grow_request(table, rows=rows, capacity=capacity, mean=mean, mean_of=mean_of)
         return self._call(self._admin.Grow, request, timeout_s)

@@ -138,7 +138,7 @@ def _format_of(path: Path, name: str | None) -> str:
     for found, form in FORMATS.items():
         if path.suffix.lower() in form.suffixes:
             return found
-    raise InvalidInput(f"{path}: the suffix {path.suffix!r} tells no format; name it (format=), one of {known}")
+    raise InvalidInput(f"{path}: the suffix {path.suffix!r} tells no format; name it (--format, format=): {known}")
 
 
 def _given(name: str, options: dict[str, Any], taken: frozenset[str]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def writing(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
     if path.exists() and not path.is_file():  # a rename would replace even /dev/null
         raise InvalidInput("is there already, and is no regular file; give another path")
     if os.path.lexists(path) and not overwrite:
-        raise InvalidInput("is there already; allow that it is overwritten, or give another path")
+        raise InvalidInput("is there already; let it be overwritten (--overwrite, overwrite=True) or give another path")
     partial = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.partial")  # a name has at most 255 bytes
     try:
         with partial.open("xb") as file:

@@ -237,7 +237,7 @@ def check_belongs(config: Config, snapshot: Snapshot, *, names: bool = True) -> 
         )
         moves = "; `embershard remap` moves rows from one list of names to another"
         raise FingerprintMismatch(
-            f"{snapshot.path}: is of another collection, {manifest['collection']!r}, and this is "
+            f"{snapshot.path}: is of another collection, {manifest['collection']!r}, or of other settings than this, "
             f"{config.collection.name!r}: {told}; serve it with its own configuration, or give another --data-dir"
             + moves
             * any(".ids.names: " in line for line in lines)

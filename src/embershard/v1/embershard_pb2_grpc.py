@@ -338,7 +338,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Grow(self, request, context):
-        """Gives a table more rows. Every old row stays bit for bit; calls wait meanwhile, and the answer tells for how long.
+        """Gives a table more rows. Every old row stays bit for bit; calls go on, and wait at the end: the answer tells how long.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
