@@ -43,7 +43,9 @@ def test_who_works_rests_for_as_long_as_that_took_several_times_and_not_for_ever
     assert waits == pytest.approx([0.001 * REST, 0.002 * REST, LONGEST_S])
 
 
-def test_who_is_to_hurry_does_not_rest() -> None:
+def test_who_is_to_hurry_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REST", 1e9)
+    monkeypatch.setattr(module, "LONGEST_S", 1e9)
     hurry, rested = threading.Event(), threading.Event()
     rest = Rest(hurry)
 

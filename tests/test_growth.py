@@ -14,6 +14,16 @@ from support.service import Service
 
 import embershard
 from embershard import Client
+from embershard.config import parse_config
+from embershard.engine.clients import Clients
+from embershard.engine.entries import growth_entry
+from embershard.engine.growth import Growing
+from embershard.engine.jobs import EntryJob, JobQueue
+from embershard.engine.local import LocalEngine
+from embershard.engine.pipeline import Brought, Pipeline
+from embershard.engine.replica import Replica
+from embershard.engine.world import SoloWorld
+from embershard.v1 import embershard_pb2 as pb
 
 CONFIG = """
 [collection]
@@ -94,3 +104,27 @@ def test_what_was_grown_is_there_after_a_crash(tmp_path: Path) -> None:
         service.ended()
     with Service(tmp_path / "collection.toml", tmp_path) as service, Client(service.target) as client:
         assert (client.lookup({"user": [7, 39_999]})["user"] == 1).all()
+
+
+@pytest.mark.parametrize("overtaken", ["by other tables", "by an activation under way"])
+def test_a_growth_that_an_activation_overtakes_is_refused_before_it_is_logged(overtaken: str) -> None:
+    config = parse_config(
+        {
+            "collection": {"name": "growing"},
+            "durability": {"log": "none"},
+            "tables": [{"name": "user", "rows": 10, "dim": 4}],
+        }
+    )
+    engines = [LocalEngine(config, SoloWorld()) for _ in range(2)]
+    replica = Replica(engines[0], version=0, clients=Clients(10), load=lambda _: engines[1])
+    if overtaken == "by other tables":
+        replica.growing = Growing(engines[1], {"user": 20})
+    else:
+        replica.growing, replica.activating = Growing(engines[0], {"user": 20}), 7
+    queue = JobQueue(config.limits, merged_lookups=1)
+    job = EntryJob(entry=growth_entry(replica.collection, pb.GrowRequest(table="user", rows=20)))
+    queue.put(job)
+    Pipeline(replica, queue, None, config).advance(Brought(waiting=1, logged=0, quota=1), now_s=0)
+    with pytest.raises(embershard.Overloaded, match="other tables were activated while 'user' was made ready"):
+        job.done.result(timeout=0)
+    assert (replica.version, engines[0].config.table("user").rows) == (0, 10)

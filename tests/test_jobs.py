@@ -228,3 +228,12 @@ def test_updates_without_lookups_get_a_tick_at_a_time_and_save_up_little() -> No
     assert pace.quota(lookups=False) > 0
     pace.earn(0.1)
     assert pace.quota(lookups=True) > 0
+
+
+def test_an_action_of_the_ranks_own_has_room_whatever_callers_have_waiting() -> None:
+    asked, own = [ActionJob(action="grow") for _ in range(2)], ActionJob(action="snapshot")
+    waiting = filled(asked, queued_requests=2)
+    with pytest.raises(Overloaded):
+        waiting.put(ActionJob(action="load"))
+    waiting.put_own(own)
+    assert waiting.take(version=0).actions == [*asked, own]

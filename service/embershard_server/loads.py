@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from embershard.engine.beside import beside, let_go, without_frames
-from embershard.engine.jobs import ActionJob
 from embershard.errors import ConfigError, EmbershardError, InvalidInput, Overloaded, SnapshotError
 from embershard.store import snapshot
 from embershard_server.joint import Joint
@@ -70,7 +69,7 @@ class Loads:
         """Whether there was anything to do."""
         if self._world.rank or not self._idle or (self._tidied and not self._tidied.done()):
             return False
-        self._tidied = self._ticker.submit(ActionJob(action="tidy"))
+        self._tidied = self._ticker.ask("tidy")
         return True
 
     async def load(self, version: int) -> None:
@@ -113,9 +112,9 @@ class Loads:
         config, found = fitted_snapshot(self._config, self._data, version, self._world)
         if version in self._replica.loaded:  # and on the disk, too: a log that activates it can be applied
             return None
+        made = None if self._replica.engine.made_beside else self._make(config, version)
         self._begun += 1
         load = self._under_way[version] = _Load(version=version, number=self._begun)
-        made = None if self._replica.engine.made_beside else self._make(config, version)
         beside("load", lambda: self._fill(load, config, found, made))
         return load
 
@@ -150,7 +149,7 @@ class Loads:
             self._replica.loaded[version] = load.filled.result()
         if version not in self._replica.loaded:
             raise InvalidInput(f"version {version:,} was just activated, or taken out of memory; load it again")
-        self._wanted.add(version)
+        self._wanted = (self._wanted & self._replica.loaded.keys()) | {version}
 
     def _unload(self, version: int) -> None:
         """Joint: takes a snapshot out of memory."""
@@ -172,6 +171,5 @@ class Loads:
     def _idle(self) -> set[int]:
         """Versions in memory that no caller has loaded, and no rollback needs any more."""
         replica = self._replica
-        self._wanted &= replica.loaded.keys()
         busy = self._wanted | replica.unsaved.keys() | {replica.before, replica.activating}
         return replica.loaded.keys() - busy

@@ -7,7 +7,6 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from embershard.engine.jobs import ActionJob
 from embershard.errors import SnapshotError
 from embershard.store import snapshot
 from embershard.store.manifest import list_snapshots, open_snapshot
@@ -64,7 +63,7 @@ class Versions:
                 return True
         if self._world.rank == 0 and not self._asked and self._is_due():
             self._asked = True
-            self._ticker.submit(ActionJob(action="snapshot"))
+            self._ticker.ask("snapshot")
             return True
         return False
 

@@ -164,6 +164,12 @@ class JobQueue:
                 (self._entries if isinstance(job, EntryJob) else self._actions).put(job)
             self.changed.notify()
 
+    def put_own(self, job: ActionJob) -> None:
+        """Queues an action that no caller has asked for, whatever waits."""
+        with self.changed:
+            self._actions.add(job)
+            self.changed.notify()
+
     def _put_lookup(self, job: LookupJob) -> None:
         if job.min_version <= self._version:
             self._lookups.put(job)

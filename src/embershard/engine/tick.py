@@ -131,6 +131,12 @@ class Ticker:
         self._queue.put(job)
         return job.done
 
+    def ask(self, action: str) -> Future[Any]:
+        """Queues an action of this rank's own, for which there is always room: whoever ends for lack of it ends all."""
+        job = ActionJob(action=action)
+        self._queue.put_own(job)
+        return job.done
+
     def check_lookup(self, caller: str) -> None:
         """Overloaded if there is no room for a lookup of a caller; from any thread."""
         self._queue.check_lookup(caller)
