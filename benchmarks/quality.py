@@ -20,11 +20,12 @@ from typing import Any, Final
 
 import movielens
 import torch
-from embershard_server.quiet import quieten
 from quality_kinds import KINDS
 from quality_report import write_report
 from quality_task import Settings, Task, trial
 from tqdm import tqdm
+
+from embershard.quiet import quieten
 
 quieten()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from embershard_server.quiet import quieten
+
+from embershard.quiet import quieten
 
 quieten()
 

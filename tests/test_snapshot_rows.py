@@ -250,7 +250,7 @@ def test_a_damaged_snapshot_is_told_with_the_place(saved: Path) -> None:
 
 PEAK = """
 import sys
-from embershard_server.quiet import quieten
+from embershard.quiet import quieten
 quieten()
 from pathlib import Path
 from embershard.config import parse_config

@@ -56,7 +56,7 @@ def _serve(options: argparse.Namespace) -> int:
     config = load_config(options.config)
     address = of_rank(options.listen, int(os.environ.get("RANK", 0)))
     check_free(address)
-    from embershard_server.quiet import quieten
+    from embershard.quiet import quieten
 
     quieten()
     from embershard.store.folder import DataDir

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from embershard.engine.beside import beside, let_go, without_frames
+from embershard.engine.making import make_engine
 from embershard.errors import ConfigError, EmbershardError, InvalidInput, Overloaded, SnapshotError
 from embershard.store import snapshot
 from embershard_server.joint import Joint
-from embershard_server.start import fitted_snapshot, make_engine
+from embershard_server.start import fitted_snapshot
 
 if TYPE_CHECKING:
     from embershard.config import Config

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from embershard.engine.clients import Clients
 from embershard.engine.entries import Kind, growth_entry
 from embershard.engine.growth import check_room
-from embershard.engine.local import LocalEngine
+from embershard.engine.making import make_engine, make_world, use_cores
 from embershard.engine.pipeline import Record
 from embershard.engine.replica import Activation, Replica
-from embershard.engine.world import SoloWorld, TorchWorld
-from embershard.errors import EmbershardError, InstallError, SnapshotError
+from embershard.errors import EmbershardError, SnapshotError
 from embershard.store import snapshot
 from embershard.store.agreement import everywhere
 from embershard.store.log import UpdateLog
@@ -61,9 +57,8 @@ def start(config: Config, data: DataDir) -> Started:
         LogError: the update log can't be used.
         Overloaded, Unavailable: a table is to grow, and there is no memory for it, or no disk for the log.
     """
-    alone = "WORLD_SIZE" not in os.environ
-    world = SoloWorld() if alone else TorchWorld(timeout_s=config.limits.group_timeout_s)
-    _leave_room(world)
+    world = make_world(timeout_s=config.limits.group_timeout_s)
+    use_cores(world, spared=1)  # for the front end
     data.hold(world)
     replica = _brought_back(config, data, world)
     begin = time.perf_counter()
@@ -77,15 +72,6 @@ def start(config: Config, data: DataDir) -> Started:
             _grow(replica, log, table.name, table.rows)
     replica.serve()
     return Started(replica=replica, log=log, replay_s=replay_s)
-
-
-def _leave_room(world: World) -> None:
-    """Leaves a core of a rank's share to the front end, unless OMP_NUM_THREADS says how many it is to have.
-
-    Threads of one computation wait for each other busily: where one of them doesn't get a core, a hundredfold is lost.
-    """
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size - 1))
 
 
 def fitted_snapshot(config: Config, data: DataDir, version: int, world: World) -> tuple[Config, Snapshot]:
@@ -186,22 +172,3 @@ def _grow(replica: Replica, log: UpdateLog | None, table: str, rows: int) -> Non
     if told := replica.engine.world.gather(problem)[0]:
         raise told
     replica.apply(entry, now_s, mine=log is not None)
-
-
-def make_engine(config: Config, world: World, *, seeded: bool = True) -> Engine:
-    """Joint: the sharded engine under torchrun, else the local one, which any thread may make (`Engine.made_beside`);
-    with `seeded` False its rows are zeros.
-
-    Raises:
-        InstallError: the sharded engine needs TorchRec, and it isn't installed.
-        ConfigError: on every rank: there is no memory for it.
-    """
-    if isinstance(world, SoloWorld):
-        return LocalEngine(config, world, seeded=seeded)
-    try:
-        from embershard.engine.torchrec import TorchRecEngine
-    except ImportError as error:
-        raise InstallError(
-            f"torchrun asks for the sharded engine, which needs TorchRec: {error}; `embershard doctor` says what to run"
-        ) from error
-    return TorchRecEngine(config, world, seeded=seeded)

@@ -12,6 +12,7 @@ EmbershardError
 ├── SnapshotError         ABORTED              a snapshot can't be written, read or trusted
 ├── LogError              (never on the wire)  the update log can't be opened, read or trusted
 ├── ConfigError           (never on the wire)  the configuration is wrong
+├── TrainingError         (never on the wire)  a training job can't go on
 ├── InstallError          (never on the wire)  a package is missing or doesn't belong to the others
 └── InternalError         INTERNAL             a defect of embershard: please report it
 
@@ -35,6 +36,7 @@ __all__ = [
     "Overloaded",
     "SequenceGap",
     "SnapshotError",
+    "TrainingError",
     "Unavailable",
     "Unsupported",
 ]
@@ -89,6 +91,10 @@ class LogError(EmbershardError):
 
 class ConfigError(EmbershardError, ValueError):
     """The configuration is wrong."""
+
+
+class TrainingError(EmbershardError):
+    """A training job can't go on; what it has learned until its last checkpoint is kept."""
 
 
 class InstallError(EmbershardError, ImportError):

@@ -91,7 +91,7 @@ def rows_of(table: TableSpec, seed: int, batch: FeatureBatch) -> IdRows:
             rows_M=rows_N if kept_N is None else rows_N[kept_N], signs_M=None, rows_per_id=1, own=True, kept_N=kept_N
         )
     kept_N = _kept(table.ids.padding, batch.ids)
-    hashed_n = _as_uint64(table, seed, batch.ids)
+    hashed_n = uint64_of(table, seed, batch.ids)
     names = None if isinstance(batch.ids, np.ndarray) else batch.ids
     if kept_N is not None:
         hashed_n = hashed_n[kept_N]
@@ -163,7 +163,8 @@ def _named(table: TableSpec, kind: DirectIds, feature: str, names: Sequence[str]
         ) from error
 
 
-def _as_uint64(table: TableSpec, seed: int, ids: NDArray[np.int64] | Sequence[str]) -> NDArray[np.uint64]:
+def uint64_of(table: TableSpec, seed: int, ids: NDArray[np.int64] | Sequence[str]) -> NDArray[np.uint64]:
+    """64 bits that stand for each id: an integer for itself, a string by its hash; `seed` is the collection's."""
     if isinstance(ids, np.ndarray):
         return ids.view(np.uint64)
     of_string = xxhash.xxh64_intdigest

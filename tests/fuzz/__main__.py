@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from embershard_server.quiet import quieten
+from embershard.quiet import quieten
 
 quieten()
 

@@ -93,7 +93,7 @@ def main() -> None:
     """One rank: does what it is told until the connection says None."""
     host, port = os.environ["TEST_ADDRESS"].split(":")
     with Client((host, int(port)), authkey=bytes.fromhex(os.environ["TEST_KEY"])) as connection:
-        from embershard_server.quiet import quieten
+        from embershard.quiet import quieten
 
         quieten()
         from embershard.engine.torchrec import TorchRecEngine

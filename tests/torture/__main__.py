@@ -6,7 +6,7 @@ import argparse
 import secrets
 import sys
 
-from embershard_server.quiet import quieten
+from embershard.quiet import quieten
 
 quieten()
 

@@ -130,6 +130,6 @@ def remap(options: Namespace) -> Answer:
 def _prepare(command: str) -> None:
     """Before anything that imports torch."""
     need_server_packages(f"embershard {command}")
-    from embershard_server.quiet import quieten
+    from embershard.quiet import quieten
 
     quieten()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, field, replace
 from typing import Annotated, Any, Literal
 
@@ -149,6 +149,14 @@ class Config:
             if table.name == name:
                 return table
         raise InvalidInput(f"there is no table {name!r}; the collection has {', '.join(t.name for t in self.tables)}")
+
+    def table_of_feature(self, feature: str) -> TableSpec:
+        """The table that a feature reads; there must be one."""
+        return next(table for table in self.tables if feature in table.features)
+
+    def with_frozen(self, tables: Collection[str]) -> Config:
+        """The same where these tables are frozen, too."""
+        return replace(self, tables=[replace(t, frozen=True) if t.name in tables else t for t in self.tables])
 
     def grown(self, rows: Mapping[str, int]) -> Config:
         """The same with other numbers of rows, {table: rows}."""

@@ -36,7 +36,11 @@ COLLISION = (
 
 def sightings_of_reads(reads: Sequence[Read]) -> ByTable:
     """Ids that lookups have named, of tables that count lookups."""
-    parts = [part for read in reads for part in read.parts if part.table.counts_lookups]
+    return sightings_of_parts([part for read in reads for part in read.parts if part.table.counts_lookups])
+
+
+def sightings_of_parts(parts: Sequence[RowBatch]) -> ByTable:
+    """Ids that were named, none of which demands a row."""
     return _by_table([(part, False) for part in parts])
 
 

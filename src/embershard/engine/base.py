@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +24,25 @@ from embershard.errors import ConfigError
 from embershard.vocabulary import Vocabulary, bytes_of_vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import NoReturn
 
     from embershard.compose import RowBatch
     from embershard.config import Config, Matrix
     from embershard.engine.world import World
+
+
+Apply = Callable[[Tensor], None]
+"""Joint: moves rows that were gathered by gradients [M, kernel_dim]."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Held:
+    """Rows that were gathered, and that gradients may move; once."""
+
+    rows: dict[str, Tensor]
+    """{matrix: float32 [M, D]}."""
+    apply: Callable[[Mapping[str, Tensor]], None]
+    """Joint: as `Engine.apply`, with gradients [M, D] for all of these rows."""
 
 
 class Engine(ABC):
@@ -91,6 +106,10 @@ class Engine(ABC):
     def _apply(self, group: Group, physical_M: Tensor, gradients_MD: Tensor) -> None:
         """One optimizer step for all ranks' gradients [M, kernel_dim] together."""
 
+    def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
+        """As `_gather`, and what is as `_apply` to the same rows."""
+        return self._gather(group, physical_M), partial(self._apply, group, physical_M)
+
     @abstractmethod
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Sends each row, and its item if there are any, to the rank that holds it: rows of the shard, and items.
@@ -104,14 +123,14 @@ class Engine(ABC):
 
     def gather(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
         """The rows of each matrix, {matrix: float32 [M, D]}."""
-        return self._each(rows, active, lambda group, physical_M: self._gather(group, physical_M)[:, : group.dim])
+        return self._each(rows, active, lambda group, _, physical_M: self._gather(group, physical_M)[:, : group.dim])
 
     def books(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
         """What is known of each row, {matrix: int32 [M, 3]}: updates, sightings, and whether it is frozen."""
         return self._each(
             rows,
             active,
-            lambda group, physical_M: self._from_owners(group, physical_M, self.shards[group.name].books),
+            lambda group, _, physical_M: self._from_owners(group, physical_M, self.shards[group.name].books),
         )
 
     def apply(self, rows: Mapping[str, Tensor], gradients: Mapping[str, Tensor], active: Collection[str]) -> None:
@@ -121,6 +140,22 @@ class Engine(ABC):
             gradients_MD = _stacked(gradients, names, group.kernel_dim)
             self._apply(group, physical_M.to(self.world.device), gradients_MD.to(self.world.device))
         self.refresh(active)
+
+    def hold(self, rows: Mapping[str, Tensor], active: Collection[str]) -> Held:
+        """As `gather`, for rows that will be moved: then `apply` has less to do."""
+        held: list[tuple[Group, list[str], Apply]] = []
+
+        def gather(group: Group, names: list[str], physical_M: Tensor) -> Tensor:
+            vectors_MD, apply = self._hold(group, physical_M)
+            held.append((group, names, apply))
+            return vectors_MD[:, : group.dim]
+
+        def move(gradients: Mapping[str, Tensor]) -> None:
+            for group, names, apply in held:
+                apply(_stacked(gradients, names, group.kernel_dim).to(self.world.device))
+            self.refresh(active)
+
+        return Held(rows=self._each(rows, active, gather), apply=move)
 
     def write(
         self,
@@ -173,13 +208,13 @@ class Engine(ABC):
         return bytes_of_tables(self.groups)
 
     def _each(
-        self, rows: Mapping[str, Tensor], active: Collection[str], answer: Callable[[Group, Tensor], Tensor]
+        self, rows: Mapping[str, Tensor], active: Collection[str], answer: Callable[[Group, list[str], Tensor], Tensor]
     ) -> dict[str, Tensor]:
-        """What `answer` says of the physical rows of each group, as it belongs to the matrices."""
+        """What `answer` says of the physical rows of each group, those of so named matrices, as it belongs to these."""
         answers: dict[str, Tensor] = {}
         for group in self._active(active):
             physical_M, names, counts = group.physical(rows)
-            pieces = answer(group, physical_M.to(self.world.device)).split(counts)
+            pieces = answer(group, names, physical_M.to(self.world.device)).split(counts)
             answers.update(zip(names, pieces, strict=True))
         return answers
 

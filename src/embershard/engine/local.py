@@ -48,7 +48,8 @@ class LocalEngine(Engine):
     def _apply(self, group: Group, physical_M: Tensor, gradients_MD: Tensor) -> None:
         shard, offsets = self.shards[group.name], torch.arange(len(physical_M) + 1, device=self.world.device)
         kept = shard.hold(physical_M)
-        shard.kernel(physical_M, offsets).backward(gradients_MD)
+        with torch.enable_grad():
+            shard.kernel(physical_M, offsets).backward(gradients_MD)
         shard.moved(physical_M, kept)
 
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
