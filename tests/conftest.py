@@ -10,7 +10,8 @@ from embershard.quiet import quieten
 
 quieten()
 
-import torchrec  # noqa: E402, F401  # after quieten, as whatever imports torch, FBGEMM or TorchRec
+import torchmetrics  # noqa: E402, F401  # after quieten, as whatever imports torch, FBGEMM or TorchRec
+import torchrec  # noqa: E402, F401
 from support.implementation import Implementation  # noqa: E402
 from support.ranks import Ranks  # noqa: E402
 

@@ -19,6 +19,7 @@ def quieten() -> None:
 
 _MESSAGES = [
     r"`broadcast_buffers` is deprecated",  # TorchRec says it to torch
+    r"distutils Version classes are deprecated",  # torchmetrics, of the version that belongs to TorchRec
     r"(?s).*Failed to import: fbgemm_gpu\.split_embedding_codegen_lookup_invokers",  # kernels of SSD tables, not here
     r"(?s).*fbgemm_gpu\.split_table_batched_embeddings_ops is now DEPRECATED",  # TorchRec imports it
 ]

@@ -98,6 +98,7 @@ def main() -> None:
         quieten()
         from embershard.engine.torchrec import TorchRecEngine
         from embershard.engine.world import TorchWorld
+        from support.jobs import run_job
         from support.ranks import RankError  # by the name that the test knows it by
         from support.subject import Subject
 
@@ -109,6 +110,8 @@ def main() -> None:
             try:
                 if method == "build":
                     subject, answer = Subject(TorchRecEngine(*arguments, world)), None
+                elif method == "job":
+                    answer = run_job(*arguments, world)
                 else:
                     answer = getattr(subject, method)(*arguments)
             except EmbershardError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,12 +102,8 @@ class Engine(ABC):
         """float32 [M, kernel_dim]."""
 
     @abstractmethod
-    def _apply(self, group: Group, physical_M: Tensor, gradients_MD: Tensor) -> None:
-        """One optimizer step for all ranks' gradients [M, kernel_dim] together."""
-
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
-        """As `_gather`, and what is as `_apply` to the same rows."""
-        return self._gather(group, physical_M), partial(self._apply, group, physical_M)
+        """As `_gather`, and what makes one optimizer step of all ranks' gradients [M, kernel_dim] of the same rows."""
 
     @abstractmethod
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -138,7 +133,8 @@ class Engine(ABC):
         for group in self._active(active):
             physical_M, names, _ = group.physical(rows)
             gradients_MD = _stacked(gradients, names, group.kernel_dim)
-            self._apply(group, physical_M.to(self.world.device), gradients_MD.to(self.world.device))
+            _, apply = self._hold(group, physical_M.to(self.world.device))
+            apply(gradients_MD.to(self.world.device))
         self.refresh(active)
 
     def hold(self, rows: Mapping[str, Tensor], active: Collection[str]) -> Held:

@@ -13,7 +13,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 from torch import Tensor
 
-from embershard.engine.base import Engine
+from embershard.engine.base import Apply, Engine
 from embershard.engine.kernels import optimizer_arguments
 from embershard.engine.placement import Group
 from embershard.engine.shard import Shard
@@ -45,12 +45,18 @@ class LocalEngine(Engine):
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
         return self.shards[group.name].weight.index_select(0, physical_M).float()
 
-    def _apply(self, group: Group, physical_M: Tensor, gradients_MD: Tensor) -> None:
+    def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
+        """As `Engine._hold`."""
         shard, offsets = self.shards[group.name], torch.arange(len(physical_M) + 1, device=self.world.device)
-        kept = shard.hold(physical_M)
         with torch.enable_grad():
-            shard.kernel(physical_M, offsets).backward(gradients_MD)
-        shard.moved(physical_M, kept)
+            vectors: Tensor = shard.kernel(physical_M, offsets)
+
+        def apply(gradients_MD: Tensor) -> None:
+            kept = shard.hold(physical_M)
+            vectors.backward(gradients_MD)
+            shard.moved(physical_M, kept)
+
+        return vectors.detach(), apply
 
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """As `Engine.to_owners`."""

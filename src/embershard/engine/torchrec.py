@@ -58,11 +58,8 @@ class TorchRecEngine(Engine):
             vectors, _ = self._forward(group, physical_M)
         return vectors
 
-    def _apply(self, group: Group, physical_M: Tensor, gradients_MD: Tensor) -> None:
-        _, apply = self._hold(group, physical_M)
-        apply(gradients_MD)
-
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
+        """As `Engine._hold`."""
         shard = self.shards[group.name]
         with torch.enable_grad():
             vectors, local_M = self._forward(group, physical_M)

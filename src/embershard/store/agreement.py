@@ -39,4 +39,5 @@ def everywhere(agree: Agree, what: str, kind: type[EmbershardError] = SnapshotEr
 def _told(failure: Exception, what: str, kind: type[EmbershardError]) -> str:
     if isinstance(failure, kind):
         return str(failure)
-    return f"{what}: {failure if isinstance(failure, OSError) else f'{type(failure).__name__}: {failure}'}"
+    plain = isinstance(failure, (OSError, EmbershardError))
+    return f"{what}: {failure if plain else f'{type(failure).__name__}: {failure}'}"

@@ -1,0 +1,148 @@
+"""Checkpoints of a run: the rows as a snapshot, as a server has them, and beside it all else that a job needs to go on.
+
+RUN/snapshots/000000000500/            rows, optimizer state and vocabularies after 500 steps
+RUN/trainer/000000000500.safetensors   the layers of the model, their optimizer's state, and the place in the data
+
+Both are data that can't run code. They load at any world size.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from embershard.errors import SnapshotError
+from embershard.formats.files import writing
+from embershard.store import snapshot
+from embershard.store.agreement import everywhere
+from embershard.store.manifest import list_snapshots, open_snapshot
+from embershard.store.writing import Keeping
+
+if TYPE_CHECKING:
+    from embershard.engine.base import Engine
+    from embershard.engine.world import World
+    from embershard.store.manifest import Snapshot
+
+_LAYER, _STATE = "layer.", "state."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a job has come."""
+
+    step: int = 0
+    """Steps done."""
+    epoch: int = 0
+    """The pass over the data that it is in."""
+    batch: int = 0
+    """Batches of it that are done."""
+
+
+class Checkpoints:
+    """Those of one run; what is said to be joint, all ranks do together."""
+
+    def __init__(self, run: Path, kept: int) -> None:
+        self.snapshots, self._trainer, self._kept = run / "snapshots", run / "trainer", kept
+
+    def newest(self, world: World) -> tuple[Snapshot, Path] | None:
+        """Joint: the newest that is complete, as rank 0 sees it."""
+        found = None
+        for path in reversed(list_snapshots(self.snapshots)):
+            if self._file(int(path.name)).is_file():
+                found = path
+                break
+        path = world.gather(found)[0]
+        return None if path is None else (open_snapshot(path), self._file(int(path.name)))
+
+    def save(
+        self, engine: Engine, model: nn.Module, optimizer: torch.optim.Optimizer | None, progress: Progress
+    ) -> Snapshot:
+        """Joint: keeps all that there is after a step.
+
+        Raises:
+            SnapshotError: on every rank, if any can't write; older ones are still there.
+        """
+        world, path = engine.world, self._file(progress.step)
+        with everywhere(world.gather, "a checkpoint can't be written"):
+            if world.rank == 0:
+                self._trainer.mkdir(parents=True, exist_ok=True)
+                if not (self.snapshots / f"{progress.step:012d}").is_dir():
+                    with writing(path, overwrite=True) as file:
+                        file.write(_packed(model, optimizer, progress))
+        made = snapshot.save(engine, None, progress.step, self.snapshots, keeping=Keeping(kept=self._kept))
+        if world.rank == 0:
+            there = {self._file(int(folder.name)) for folder in list_snapshots(self.snapshots)}
+            for left_behind in set(self._trainer.glob("*.safetensors")) - there:
+                left_behind.unlink(missing_ok=True)
+        return made
+
+    def forget_after(self, step: int) -> None:
+        """Removes what a job that is gone on with from a step has written later, if anything is half there."""
+        for path in list_snapshots(self.snapshots):
+            if int(path.name) > step:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _file(self, step: int) -> Path:
+        return self._trainer / f"{step:012d}.safetensors"
+
+
+def restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Progress:
+    """Brings back the layers, their optimizer and the progress.
+
+    Raises:
+        SnapshotError: it is damaged, or of another model or optimizer.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            told = json.loads(file.metadata()["trainer"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+        progress = Progress(**told["progress"])
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise SnapshotError(
+            f"{path}: can't be read ({type(error).__name__}: {error}); give another --folder"
+        ) from error
+    try:
+        model.load_state_dict({name.removeprefix(_LAYER): t for name, t in tensors.items() if name.startswith(_LAYER)})
+        if optimizer is not None:
+            optimizer.load_state_dict(_unpacked(told["optimizer"], tensors))
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise SnapshotError(
+            f"{path}: is of another model or optimizer than the job's ({error}); give another --folder, or the job as "
+            "it was"
+        ) from error
+    return progress
+
+
+def _packed(model: nn.Module, optimizer: torch.optim.Optimizer | None, progress: Progress) -> bytes:
+    tensors: dict[str, Tensor] = {f"{_LAYER}{name}": tensor for name, tensor in model.state_dict().items()}
+    told: dict[str, Any] = {"progress": asdict(progress), "optimizer": None}
+    if optimizer is not None:
+        state = optimizer.state_dict()
+        plain: dict[str, dict[str, Any]] = {}
+        for number, of_parameter in state["state"].items():
+            for key, value in of_parameter.items():
+                if isinstance(value, Tensor):
+                    tensors[f"{_STATE}{number}.{key}"] = value
+                else:
+                    plain.setdefault(str(number), {})[key] = value
+        told["optimizer"] = {"groups": state["param_groups"], "plain": plain}
+    contiguous = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return save(contiguous, {"trainer": json.dumps(told)})
+
+
+def _unpacked(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    state: dict[int, dict[str, Any]] = {int(number): dict(plain) for number, plain in told["plain"].items()}
+    for name, tensor in tensors.items():
+        if name.startswith(_STATE):
+            number, _, key = name.removeprefix(_STATE).partition(".")
+            state.setdefault(int(number), {})[key] = tensor
+    return {"state": state, "param_groups": told["groups"]}

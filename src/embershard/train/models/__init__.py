@@ -1,0 +1,1 @@
+"""Models that come with the project, one a file; `embershard.train.model` says what a model is."""

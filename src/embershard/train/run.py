@@ -1,0 +1,236 @@
+"""A run: what `embershard train` does from its start, or from its last checkpoint, to its end.
+
+All files of a run are in its folder, which is a data directory as a server has one, so that `embershard serve`,
+`export`, `diff` and `publish` can be told it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tqdm import tqdm
+
+from embershard.errors import ConfigError, EmbershardError
+from embershard.store.agreement import everywhere
+from embershard.store.folder import DataDir
+from embershard.train.checkpoint import Checkpoints, Progress, restore
+from embershard.train.job import load_job
+from embershard.train.peers import Peers
+from embershard.train.report import Report
+from embershard.train.setup import Setup
+from embershard.train.tables import Tables
+from embershard.train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from embershard.engine.base import Engine
+    from embershard.engine.world import World
+    from embershard.store.manifest import Snapshot
+    from embershard.train.batches import Batch, Stream
+    from embershard.train.evaluation import Metrics
+
+logger = logging.getLogger(__name__)
+
+TOLD = 100
+"""How many times a run tells its loss, about."""
+
+
+class Wishes(NamedTuple):
+    """What ranks want beside the next step; added up, what all of them do."""
+
+    stop: int
+    """To end after a checkpoint, as they were asked to."""
+    checkpoint: int
+    """A checkpoint; rank 0 says when."""
+
+
+class Run:
+    """One job on this rank; every method is joint."""
+
+    def __init__(self, path: Path, folder: Path, world: World) -> None:
+        """`path` is the job file, `folder` the run's.
+
+        Raises:
+            EmbershardError: on every rank: it can't begin, or go on; says why.
+        """
+        job, config = load_job(path)
+        self.world, self.stopped = world, False
+        """`stopped`: whether it has ended because it was asked to."""
+        self.folder, self._data_dir = folder, DataDir(folder)
+        self._data_dir.hold(self.world)
+        self._setup = Setup(job=job, config=config, folder=path.parent, peers=Peers(self.world))
+        self._checkpoints, self.progress = Checkpoints(folder, job.checkpoint.kept), Progress()
+        with everywhere(self.world.gather, "the job can't begin", ConfigError):
+            data, evaluate = self._setup.open_data()
+            model = self._setup.make_model()
+            self._evaluation = self._setup.make_evaluation(model, evaluate)
+        newest = self._checkpoints.newest(self.world)
+        engine = self._setup.make_engine(self.world, newest and newest[0])
+        self._trainer = Trainer(Tables(engine), model, job.optimizer, peers=self._setup.peers, seed=job.seed)
+        if newest:
+            with everywhere(self.world.gather, "the run can't be gone on with"):
+                self.progress = restore(newest[1], model, self._trainer.optimizer)
+                self._checkpoints.forget_after(self.progress.step)
+        self._stream = self._setup.stream(data)
+        self._report: Report | None = None
+        with everywhere(self.world.gather, "the run's folder can't be written", ConfigError):
+            if self.world.rank == 0:
+                self._report = Report(folder, step=self.progress.step)
+        self._begun_step, self._begun_s = self.progress.step, time.monotonic()
+        self._saved_step, self._saved_s = self.progress.step if newest else -1, time.monotonic()
+        self._asked_to_stop = False
+        self._losses: list[float] = []
+
+    def to_its_end(self) -> dict[str, Any] | None:
+        """Trains, evaluates, and tells; rank 0's result. None if it was asked to stop before (SIGTERM, SIGINT).
+
+        Raises:
+            TrainingError, InvalidInput: on every rank: it can't go on; the last checkpoint is kept.
+        """
+        job, metrics = self._setup.job, None
+        with tqdm(
+            total=self._steps,
+            initial=self.progress.step,
+            unit=" steps",
+            desc="training",
+            delay=2,
+            disable=self.world.rank > 0 or None,
+        ) as bar:
+            for batch in self._batches():
+                wishes = self._step(batch)
+                bar.update()
+                if self._losses:
+                    bar.set_postfix(loss=f"{self._losses[-1]:.4f}", refresh=False)
+                if wishes.stop or wishes.checkpoint:
+                    self.checkpoint()
+                if wishes.stop:
+                    self.stopped = True
+                    return None
+                if job.evaluate.every_steps and self.progress.step % job.evaluate.every_steps == 0:
+                    metrics = self.evaluate()
+        self.checkpoint()
+        if metrics is None or not (job.evaluate.every_steps and self.progress.step % job.evaluate.every_steps == 0):
+            metrics = self.evaluate()
+        return self._told(metrics)
+
+    def close(self) -> None:
+        """Leaves the folder to others; not joint."""
+        if self._report is not None:
+            self._report.close()
+        self._data_dir.release()
+
+    def checkpoint(self) -> Snapshot | None:
+        """Keeps what was learned until now, unless it is kept."""
+        if self._saved_step == self.progress.step:
+            return None
+        self._trainer.check(self.progress.step)
+        made = self._checkpoints.save(self.engine, self.model, self._trainer.optimizer, self.progress)
+        self._saved_step, self._saved_s = self.progress.step, time.monotonic()
+        return made
+
+    def evaluate(self) -> Metrics | None:
+        """How good it is, if there is data to tell."""
+        if self._evaluation is None:
+            return None
+        metrics = self._evaluation(self.model, self._trainer.tables, self.progress.step)
+        if self._report is not None:
+            self._report.tell(self.progress.step, metrics)
+        return metrics
+
+    def _batches(self) -> Iterator[Batch | EmbershardError]:
+        """What is left of the data, or why there is no more of it on this rank."""
+        job = self._setup.job
+        for epoch in range(self.progress.epoch, job.epochs):
+            with closing(self._stream.epoch(epoch, self.progress.batch)) as batches:
+                while job.steps is None or self.progress.step < job.steps:
+                    try:
+                        batch = next(batches, None)
+                    except EmbershardError as error:
+                        yield error
+                        raise
+                    if batch is None:
+                        break
+                    yield batch
+            if job.steps is not None and self.progress.step >= job.steps:
+                return
+            self._trainer.check_classes()
+            self.progress = Progress(step=self.progress.step, epoch=epoch + 1)
+
+    def _step(self, batch: Batch | EmbershardError) -> Wishes:
+        done = self.progress
+        read, wishes = self._trainer.prepare(batch, done.step, self._wishes())
+        assert not isinstance(batch, EmbershardError), "which `prepare` has raised"
+        self._losses.append(self._trainer.learn(read, batch, done.step))
+        self.progress = Progress(step=done.step + 1, epoch=done.epoch, batch=batch.position)
+        if self._report is not None and self.progress.step % self._every == 0:
+            self._report.tell(self.progress.step, {"loss": sum(self._losses) / len(self._losses)})
+            self._losses = []
+        return Wishes(*wishes)
+
+    def _wishes(self) -> Wishes:
+        """Of this rank, for after the next step."""
+        spec, after = self._setup.job.checkpoint, self.progress.step + 1
+        if spec.every_steps is not None:
+            due = after % spec.every_steps == 0
+        else:
+            due = time.monotonic() - self._saved_s >= spec.every_s
+        return Wishes(stop=self._asked_to_stop, checkpoint=due and self.world.rank == 0)
+
+    @property
+    def stream(self) -> Stream:
+        """What is learned of."""
+        return self._stream
+
+    @property
+    def model(self) -> nn.Module:
+        """The layers."""
+        return self._trainer.model
+
+    @property
+    def engine(self) -> Engine:
+        """The tables."""
+        return self._trainer.tables.engine
+
+    def stop(self) -> None:
+        """Not joint: asks to end after the next step, and a checkpoint."""
+        self._asked_to_stop = True
+
+    @property
+    def _steps(self) -> int | None:
+        """All steps of the job, as far as is known."""
+        batches, job = self._stream.batches, self._setup.job
+        whole = None if batches is None else batches * job.epochs
+        return job.steps if whole is None else min(whole, job.steps or whole)
+
+    @property
+    def _every(self) -> int:
+        return max(1, (self._steps or TOLD * 10) // TOLD)
+
+    def _told(self, metrics: Metrics | None) -> dict[str, Any] | None:
+        """Writes what came of it."""
+        if self._report is None:
+            return None
+        job, seconds = self._setup.job, time.monotonic() - self._begun_s
+        steps = self.progress.step - self._begun_step
+        result = {
+            "model": job.model,
+            "steps": self.progress.step,
+            "epochs": self.progress.epoch,
+            "world_size": self.world.size,
+            "engine": self.engine.name,
+            "metrics": metrics,
+            "examples_per_s": steps * job.batch / seconds if steps else None,
+            "seconds": seconds,
+            "cut": self._stream.cut,
+            "snapshot": str(self._checkpoints.snapshots / f"{self.progress.step:012d}"),
+            "job": asdict(job),
+        }
+        self._report.finish(result)
+        return result

@@ -1,0 +1,143 @@
+"""What a run is made of: data, model, tables and what tells how good they are, as the job file says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from embershard.engine.freezing import freeze
+from embershard.engine.making import make_engine
+from embershard.errors import ConfigError
+from embershard.store import snapshot
+from embershard.store.manifest import find_snapshot
+from embershard.train.batches import Stream
+from embershard.train.evaluation import Evaluation
+from embershard.train.model import About, RanksItems, ScoresClicks, make_model
+from embershard.train.schema import DataSpec, FeatureSpec
+from embershard.train.sources import open_data
+from embershard.types import FeatureBatch
+
+if TYPE_CHECKING:
+    from embershard.config import Config
+    from embershard.engine.base import Engine
+    from embershard.engine.world import World
+    from embershard.store.manifest import Snapshot
+    from embershard.train.job import JobSpec
+    from embershard.train.peers import Peers
+    from embershard.train.source import Source
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """A job, and where it is."""
+
+    job: JobSpec
+    """As the file says."""
+    config: Config
+    """Of the collection."""
+    folder: Path
+    """From which files are found."""
+    peers: Peers
+    """The ranks."""
+
+    def open_data(self) -> tuple[Source, Source | None]:
+        """What to train on, and what to evaluate on.
+
+        Raises:
+            InvalidInput: as `sources.open_data`.
+        """
+        return open_data(self.job.data, folder=self.folder, seed=self.job.seed)
+
+    def stream(self, source: Source, *, shuffled: bool = True) -> Stream:
+        """The examples of a source."""
+        return Stream(
+            source,
+            batch=self.job.batch,
+            seed=self.job.seed,
+            shuffle_rows=self.job.data.shuffle_rows if shuffled else 0,
+            rank=self.peers.rank,
+            world_size=self.peers.size,
+        )
+
+    def make_model(self) -> nn.Module:
+        """The layers, as they start; alike on every rank.
+
+        Raises:
+            ConfigError: the job names none that can be made.
+        """
+        torch.manual_seed(self.job.seed)
+        about = About(
+            tables={feature: table for table in self.config.tables for feature in table.features},
+            features=self.job.data.feature_names,
+            dense=self.job.data.dense_width,
+            seed=self.config.collection.seed,
+        )
+        return make_model(self.job.model, about, self.job.model_options)
+
+    def make_evaluation(self, model: nn.Module, evaluate: Source | None) -> Evaluation | None:
+        """What tells how good the model is, if there is data for it.
+
+        Raises:
+            ConfigError, InvalidInput: the data has not what the model's kind of evaluation needs.
+        """
+        spec, data = self.job.evaluate, self.job.data
+        if evaluate is None:
+            return None
+        items: Source | None = None
+        if isinstance(model, ScoresClicks):
+            if not data.labelled:
+                raise ConfigError("data.label is missing: the model's scores are compared with labels")
+        elif spec.items is not None:
+            if not isinstance(model, RanksItems):
+                raise ConfigError(
+                    "evaluate.items: this model ranks no items; it needs queries, candidates, query_features and "
+                    "item_features (see embershard.train.model)"
+                )
+            if data.synthetic is not None:
+                raise ConfigError("evaluate.items: synthetic examples have no targets to be found")
+            features = {name: self._spec_of(name) for name in model.query_features}
+            features[spec.targets] = FeatureSpec(column=spec.targets)
+            if spec.seen is not None:
+                features[spec.seen] = FeatureSpec(column=spec.seen)
+            queries = replace(data, label=None, dense=[], features=features)
+            evaluate = open_data(queries, folder=self.folder, seed=self.job.seed)[1]
+            ranked = {name: self._spec_of(name) for name in model.item_features}
+            all_items = DataSpec(train=[spec.items], features=ranked)
+            items, _ = open_data(all_items, folder=self.folder, seed=self.job.seed)
+        assert evaluate is not None
+        return Evaluation(
+            spec,
+            queries=self.stream(evaluate, shuffled=False),
+            items=None if items is None else self.stream(items, shuffled=False),
+            seed=self.config.collection.seed,
+            peers=self.peers,
+        )
+
+    def make_engine(self, world: World, checkpoint: Snapshot | None) -> Engine:
+        """Joint: the rows of a checkpoint, or else those that the job starts from, or else as they are seeded.
+
+        Raises:
+            SnapshotError, FingerprintMismatch: they can't be used.
+            InvalidInput: an id that is to be frozen owns no row.
+        """
+        found = checkpoint or self.start
+        if found is None:
+            engine = make_engine(self.config, world)
+        else:
+            engine = make_engine(self.config.fitted(found.manifest["layout"]), world, seeded=False)
+            snapshot.load(engine, found)
+        for feature, ids in self.job.freeze.ids.items():
+            freeze(engine, FeatureBatch.of(feature, ids), frozen=True)
+        return engine
+
+    @property
+    def start(self) -> Snapshot | None:
+        """What the job fine-tunes."""
+        return None if self.job.start is None else find_snapshot(self.folder / self.job.start)
+
+    def _spec_of(self, feature: str) -> FeatureSpec:
+        return self.job.data.features.get(feature, FeatureSpec())
