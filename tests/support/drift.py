@@ -54,10 +54,8 @@ def scrambled(random: np.random.Generator) -> Subject:
         for at in random.permutation(len(WORDS))[: random.integers(0, len(WORDS) + 1)]:
             train(subject, table, [WORDS[at]])
     for name, view in subject.engine.tensors().items():
-        numbers = random.integers(
-            *{"weight": (-1, 2), "frozen": (0, 2)}.get(name.rpartition(".")[2], (0, 6)), view.shape
-        )
-        view.copy_(torch.from_numpy(numbers))
+        low, high = {"weight": (-1, 2), "frozen": (0, 2)}.get(name.rpartition(".")[2], (0, 6))
+        view.copy_(torch.from_numpy(random.integers(low, high, view.shape)))
         if name.endswith(".weight") and random.random() < 0.2:
             view[random.integers(len(view))] = float(random.choice([math.inf, math.nan]))
     return subject
@@ -99,8 +97,8 @@ def farness(move: float) -> float:
 def expected(
     matrix: str, was: dict[str, Any], now: dict[str, Any], ids: tuple[dict[Any, int], dict[Any, int]]
 ) -> tuple[dict[str, Any], dict[int, tuple[Any, ...]]]:
-    """The document of one matrix, but for single rows and whether data is narrow; and of each row that moved its number,
-    id, move, relative move, cosine, updates before and since, {row: …}.
+    """The document of one matrix, but for single rows and whether data is narrow; and {row: …} of what moved: its
+    number, id, move, relative move, cosine, updates before and since.
 
     `was` and `now` are {kind: a list of rows}, `ids` {id: row} of both.
     """

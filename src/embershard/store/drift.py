@@ -94,7 +94,8 @@ class Drift:
 
 
 def drift(before: Snapshot, after: Snapshot, *, top: int = 10) -> Drift:
-    """Compares two snapshots of one collection, each of which was verified; names the `top` most moved rows of each.
+    """Compares two snapshots of one collection, each of which was verified; names the `top` most moved rows of each
+    matrix, 1 at least.
 
     A few numbers of every row are in memory, and of the rows themselves a block.
 

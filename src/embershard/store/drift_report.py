@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from embershard.store.drift import Drift, MatrixDrift, RowDrift, TableDrift
     from embershard.store.head import HeadDrift
 
+_NAMED = 3
+"""Frozen rows that a problem names; the document has more."""
+
 
 def document(drift: Drift) -> dict[str, Any]:
     """All of it, and what is to be said of it: `problems`, which must never be, and `warnings`.
@@ -82,9 +85,9 @@ def _json_number(value: Any) -> Any:
 
 
 def _problem(where: str, matrix: MatrixDrift) -> str:
-    farthest = _name(asdict(matrix.frozen_most_moved[0]))
+    farthest = ", ".join(_name(asdict(row)) for row in matrix.frozen_most_moved[:_NAMED])
     return (
-        f"{where}: {matrix.frozen_moved:,} of {matrix.frozen:,} frozen rows moved, {farthest} farthest; frozen rows "
+        f"{where}: {matrix.frozen_moved:,} of {matrix.frozen:,} frozen rows moved (farthest: {farthest}); frozen rows "
         "stay bit for bit: if nobody thawed them in between, don't serve what came after, and please report a defect "
         "of embershard"
     )

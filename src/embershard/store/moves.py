@@ -41,14 +41,17 @@ class Moves:
         Raises:
             SnapshotError: one can't be read.
         """
-        columns = [(torch.empty(0, dtype=torch.int64), *(torch.empty(0, dtype=torch.float64) for _ in range(3)))]
+        pairs = len(which[0])
+        # Made once: of small tensors that stay between blocks that go, holes would remain in memory.
+        differ_M, measured_3M = torch.zeros(pairs, dtype=torch.bool), torch.empty(3, pairs, dtype=torch.float64)
         for start, before_ND, after_ND in blocks(before, after, matrix, which):
             differ_ND = (before_ND != after_ND) & ~(before_ND.isnan() & after_ND.isnan())
-            at_V = differ_ND.any(dim=1).nonzero()[:, 0]
+            differ_N = differ_M[start : start + len(differ_ND)].copy_(differ_ND.any(dim=1))
             # In double precision, where no square of theirs is too large or too small.
-            columns.append((at_V + start, *_measured(before_ND[at_V].double(), after_ND[at_V].double())))
-        pairs_V, move_V, relative_V, cosine_V = (torch.cat(column) for column in zip(*columns, strict=True))
-        return cls(pairs_V=pairs_V, move_V=move_V, relative_V=relative_V, cosine_V=cosine_V)
+            measured_3V = _measured(before_ND[differ_N].double(), after_ND[differ_N].double())
+            measured_3M[:, start : start + len(differ_ND)][:, differ_N] = measured_3V
+        move_V, relative_V, cosine_V = measured_3M[:, differ_M]
+        return cls(pairs_V=differ_M.nonzero()[:, 0], move_V=move_V, relative_V=relative_V, cosine_V=cosine_V)
 
 
 def quantiles(values_V: Tensor, wanted: Mapping[str, float]) -> dict[str, float] | None:
@@ -59,10 +62,9 @@ def quantiles(values_V: Tensor, wanted: Mapping[str, float]) -> dict[str, float]
     return dict(zip(wanted, np.quantile(defined_V, list(wanted.values())).tolist(), strict=True))
 
 
-def _measured(before_VD: Tensor, after_VD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _measured(before_VD: Tensor, after_VD: Tensor) -> Tensor:
+    """[3, V]: move, relative move and cosine."""
     move_V, length_V, length_after_V = (rows_VD.norm(dim=1) for rows_VD in (after_VD - before_VD, before_VD, after_VD))
-    relative_V = move_V / length_V
+    relative_V = torch.where(move_V.isfinite() & (length_V > 0), move_V / length_V, torch.nan)
     cosine_V = (before_VD * after_VD).sum(dim=1) / (length_V * length_after_V)
-    defined_V = move_V.isfinite() & (length_V > 0)
-    undefined = torch.tensor(torch.nan, dtype=torch.float64)
-    return move_V, torch.where(defined_V, relative_V, undefined), cosine_V.clamp(-1, 1)
+    return torch.stack([move_V, relative_V, cosine_V.clamp(-1, 1)])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RowsOfIds = Mapping[int | str, int]
 """{id: its row}."""
 
-_NUMBERS = 2**22
+_NUMBERS = 2**18
 """Of each snapshot that are in memory at a time."""
 
 
