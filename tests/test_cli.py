@@ -77,7 +77,7 @@ update --ids user_id=1 | update --ids user_id=1 --ids genres=1 --gradients g.npy
 update --ids user_id=1 --gradients g.npy --values v.npy | grow --table user | grow --table user --rows 0
 grow --table user --rows 9 --capacity 9 | grow --table user --rows 9 --mean --mean-of user_id=1 | freeze
 freeze --ids user_id=1 --keys user_id=a | freeze --ids user_id=1 --ids genres=1 | import f.npy | export state out.npy
-import f.xyz --feature user_id --format xyz | diff state | remap state --config c.toml
+import f.xyz --feature user_id --format xyz | diff state | remap state --config c.toml | drift a b --top 0
 remap state --config c.toml --output out --from word | remap state --config c.toml --output o --from w=a --from w=b
 """
 
@@ -252,8 +252,8 @@ def test_only_serve_and_commands_on_snapshots_need_what_the_server_has(client: C
         done = run(*command.split(), start=(sys.executable, "-c", AS_CLIENT))
         assert (done.returncode, done.stderr) == (0, "")
     assert lines("--version") == [f"embershard {embershard.__version__}"]
-    remap = "remap state --config new.toml --output new"
-    for command in ("serve --config shop.toml", "export state f.npy --table user", "diff state state", remap):
+    drift, remap = "drift before after", "remap state --config new.toml --output new"
+    for command in ("serve --config shop.toml", "export state f.npy --table user", "diff state state", drift, remap):
         done = run(*command.split(), start=(sys.executable, "-c", AS_CLIENT))
         assert (done.returncode, done.stdout) == (1, "")
         who = "the server" if "serve" in command else f"embershard {command.split()[0]}"

@@ -104,6 +104,18 @@ def diff(options: Namespace) -> Answer:
     return Answer(document=document, lines=show_diff.lines(document))
 
 
+def drift(options: Namespace) -> Answer:
+    """Which rows moved between two snapshots, and how far."""
+    _prepare("drift")
+    from embershard.store import drift_report
+    from embershard.store.drift import drift
+    from embershard.store.offline import find_snapshot
+
+    before, after = find_snapshot(options.before), find_snapshot(options.after)
+    document = drift_report.document(drift(before, after, top=options.top))
+    return Answer(document=document, lines=drift_report.lines(document), status=1 if document["problems"] else 0)
+
+
 def remap(options: Namespace) -> Answer:
     """A snapshot with its rows where other lists of names want them."""
     given = dict(options.old_lists)

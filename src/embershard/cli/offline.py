@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from embershard.cli import archive
-from embershard.cli.flags import Command, add_file, file_of_table
+from embershard.cli.flags import Command, add_file, count, file_of_table
 
 SNAPSHOT_PATH = "the folder of a snapshot, or a server's data directory: the newest one in it"
 
@@ -28,6 +28,22 @@ examples:
 Tells what differs: collections, tables, kinds of ids, seeds, rows, optimizers, which ids were added, are gone or have
 another row, and how many rows have other numbers: rows of the same id where that is known, else of the same number.
 The exit status is 0 whether they differ or not.
+"""
+DRIFT = """\
+examples:
+  embershard drift state/snapshots/000000000041 state/snapshots/000000000042
+  embershard drift before/ fine-tuned/ --top 100 --json
+
+Tells what training did between two snapshots of one collection, for each matrix of each table: how many rows moved, and
+how far by their length before (relative move) and by the cosine of before and after; and which moved most, each with
+the updates before + since. Rows are those of one id where ids own rows, else of one number.
+
+The head is the rows that had half of all sightings before. A warning tells where any of them moved far (to a cosine
+under 0.9, or by over half its length) on narrow data: spread, by the entropy of its sightings, over under half as many
+rows as what came before. A frozen row that moved is a problem, and the exit status 1. With --json: {"before": {…},
+"after": {…}, "tables": {"user": {"rows": {…}, "ids": null, "matrices": {"user": {"compared": 100000, "moved": 512,
+"trained": 512, "relative": {"p50": 0.01, "p90": 0.1, "p99": 0.2, "largest": 0.3}, "cosine": {"p50": 1.0, "p10": 0.99,
+"p1": 0.98, "smallest": 0.95}, "most_moved": [{"id": 7, …}, …], "head": {…}, …}}}}, "problems": [], "warnings": []}.
 """
 REMAP = """\
 examples:
@@ -56,6 +72,16 @@ def add_offline(command: Command) -> None:
     one = command("diff", archive.diff, "Tells two snapshots apart.", DIFF)
     one.add_argument("a", type=Path, metavar="A", help=SNAPSHOT_PATH)
     one.add_argument("b", type=Path, metavar="B", help="likewise")
+    one = command("drift", archive.drift, "Tells which rows moved between two snapshots, and how far.", DRIFT)
+    one.add_argument("before", type=Path, metavar="A", help=f"before: {SNAPSHOT_PATH}")
+    one.add_argument("after", type=Path, metavar="B", help="after: likewise")
+    one.add_argument(
+        "--top",
+        type=count,
+        default=10,
+        metavar="N",
+        help="rows to name of each matrix, those that moved most (%(default)s)",
+    )
     one = command("remap", archive.remap, "Moves the rows of a snapshot from one list of names to another.", REMAP)
     one.add_argument("snapshot", type=Path, metavar="SNAPSHOT", help=SNAPSHOT_PATH)
     one.add_argument("--config", type=Path, required=True, metavar="NEW.toml", help="the collection with the new lists")

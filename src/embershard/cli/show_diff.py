@@ -17,8 +17,8 @@ _EXAMPLES = 10
 def document(a: Snapshot, b: Snapshot, difference: Difference) -> dict[str, Any]:
     """All of it, of many ids a few examples."""
     return {
-        "a": _snapshot(a),
-        "b": _snapshot(b),
+        "a": a.identity,
+        "b": b.identity,
         "layout": list(difference.layout),
         "only_in_a": list(difference.only[0]),
         "only_in_b": list(difference.only[1]),
@@ -40,12 +40,6 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
         found = list(_table_lines(table))
         yield f"table {name}:" + ("" if found else " the same")
         yield from (f"  {line}" for line in found)
-
-
-def _snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    manifest = snapshot.manifest
-    told = {name: manifest[name] for name in ("collection", "version", "fingerprint")}
-    return {"path": str(snapshot.path), **told}
 
 
 def _table(table: TableDifference) -> dict[str, Any]:

@@ -24,6 +24,11 @@ def meeting(world: World, key: str) -> Agree:
     return lambda item: world.meet(key, item, timeout_s=PATIENCE_S)
 
 
+def alone(item: Any) -> list[Any]:
+    """Agrees with nobody else: for whoever has no other ranks."""
+    return [item]
+
+
 @contextmanager
 def everywhere(agree: Agree, what: str, kind: type[EmbershardError] = SnapshotError) -> Iterator[None]:
     """Joint: if the body fails on any rank, raises an error of this kind on every rank: `what`, and why."""

@@ -6,32 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from embershard.config import layout_difference
-from embershard.store.loading import read_tensors
-from embershard.store.offline import BLOCK_ROWS, config_of, rows_of_ids
+from embershard.store.offline import config_of, rows_of_ids
+from embershard.store.pairing import IdDifference, RowsOfIds, blocks, compare_ids, ids_of_rows, pairs
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from embershard.config import TableSpec
     from embershard.store.manifest import Snapshot
-
-RowsOfIds = Mapping[int | str, int]
-"""{id: its row}."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IdDifference:
-    """Who owns which row."""
-
-    added: Sequence[int | str]
-    """Ids that only B has, in the order of their rows."""
-    gone: Sequence[int | str]
-    """Ids that only A has, likewise."""
-    moved: Sequence[tuple[int | str, int, int]]
-    """Ids whose row is another: (id, row in A, row in B)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,46 +72,21 @@ def _table(a: Snapshot, b: Snapshot, table_a: TableSpec, table_b: TableSpec) -> 
     name = table_a.name
     dims_b = {matrix.name: matrix.dim for matrix in table_b.matrices}
     alike = [matrix.name for matrix in table_a.matrices if dims_b.get(matrix.name) == matrix.dim]
-    by_id = table_a.owns_rows and table_b.owns_rows
     return TableDifference(
         rows=(table_a.rows, table_b.rows),
         optimizers=(a.manifest["optimizers"][name], b.manifest["optimizers"][name]),
-        ids=_ids(ids_a, ids_b) if ids_a or ids_b else None,
+        ids=compare_ids(ids_a, ids_b),
         weights={
-            matrix: _weights(a, b, matrix, *((ids_a, ids_b) if by_id and matrix == name else ({}, {})))
+            matrix: _weights(a, b, matrix, *((ids_a, ids_b) if ids_of_rows(matrix, table_a, table_b) else ({}, {})))
             for matrix in alike
         },
     )
 
 
-def _ids(ids_a: RowsOfIds, ids_b: RowsOfIds) -> IdDifference:
-    return IdDifference(
-        added=[key for key in ids_b if key not in ids_a],
-        gone=[key for key in ids_a if key not in ids_b],
-        moved=[(key, row, ids_b[key]) for key, row in ids_a.items() if ids_b.get(key, row) != row],
-    )
-
-
 def _weights(a: Snapshot, b: Snapshot, matrix: str, ids_a: RowsOfIds, ids_b: RowsOfIds) -> RowDifference:
-    weight = f"{matrix}.weight"
-    rows_a, rows_b = (read_tensors(side, [weight])[weight] for side in (a, b))
-    which_a, which_b = _pairs(ids_a, ids_b, min(len(rows_a), len(rows_b)))
+    which = pairs(a, b, matrix, ids_a, ids_b)
     differing, largest = 0, 0.0
-    for start in range(0, len(which_a), BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
-        apart = (rows_a[which_a[block]].float() - rows_b[which_b[block]].float()).abs().amax(dim=1)
+    for _, rows_a, rows_b in blocks(a, b, matrix, which):
+        apart = (rows_a.float() - rows_b.float()).abs().amax(dim=1)
         differing, largest = differing + int((apart != 0).sum()), max(largest, float(apart.max()))
-    return RowDifference(compared=len(which_a), differing=differing, largest=largest)
-
-
-def _pairs(ids_a: RowsOfIds, ids_b: RowsOfIds, rows: int) -> tuple[Tensor, Tensor]:
-    """Rows of A and of B that belong together: those of one id, and those of one number that belong to no id."""
-    both = [key for key in ids_a if key in ids_b]
-    nobodys = torch.ones(rows, dtype=torch.bool)
-    for owned in (ids_a.values(), ids_b.values()):
-        numbers = torch.tensor(list(owned), dtype=torch.int64)
-        nobodys[numbers[numbers < rows]] = False
-    rest = nobodys.nonzero()[:, 0]
-    of_ids = (torch.tensor([ids[key] for key in both], dtype=torch.int64) for ids in (ids_a, ids_b))
-    which_a, which_b = (torch.cat([numbers, rest]) for numbers in of_ids)
-    return which_a, which_b
+    return RowDifference(compared=len(which[0]), differing=differing, largest=largest)

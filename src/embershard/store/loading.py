@@ -7,7 +7,7 @@ arrived in memory is compared with the checksums of rows, last of all, so that n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from torch import Tensor
 from embershard.config import layout_difference
 from embershard.engine.beside import Rest
 from embershard.errors import FingerprintMismatch, SnapshotError
-from embershard.store.agreement import everywhere, meeting
+from embershard.store.agreement import alone, everywhere, meeting
 from embershard.store.checksum import checksum_of, total
 from embershard.store.id_files import read_clients, read_id_file
 from embershard.store.manifest import RESTORE
@@ -103,7 +103,7 @@ def read_tensors(snapshot: Snapshot, names: Iterable[str]) -> dict[str, Tensor]:
     Raises:
         SnapshotError: they can't be read.
     """
-    with everywhere(_alone, "a snapshot can't be read"):
+    with everywhere(alone, "a snapshot can't be read"):
         dtypes = {name: getattr(torch, snapshot.tensors[name]["dtype"]) for name in names}
         tensors = {name: torch.empty(snapshot.tensors[name]["shape"], dtype=dtype) for name, dtype in dtypes.items()}
         targets = {name: Target(first=0, rows=tensor) for name, tensor in tensors.items()}
@@ -120,7 +120,7 @@ def check_rows(snapshot: Snapshot) -> None:
     """
     sums = dict.fromkeys(snapshot.tensors, 0)
     wanted = {name: range(told["shape"][0]) for name, told in snapshot.tensors.items()}
-    with everywhere(_alone, "a snapshot can't be read"):
+    with everywhere(alone, "a snapshot can't be read"):
         snapshot.verify(name for name in snapshot.manifest["files"] if not is_row_file(name))
         for path, pieces in pieces_by_file(snapshot).items():
             for name, first, rows in read(path, pieces, wanted, snapshot.manifest["files"][path.name]["sha256"]):
@@ -153,11 +153,6 @@ def pieces_by_file(snapshot: Snapshot) -> dict[Path, list[Piece]]:
             snapshot.verify(path.name for path in found)
             raise SnapshotError(f"{snapshot.path}: its files don't hold {name} as its manifest says; {RESTORE}")
     return found
-
-
-def _alone(item: Any) -> list[Any]:
-    """Agrees with nobody else."""
-    return [item]
 
 
 def _order(piece: Piece) -> tuple[int, int]:
@@ -232,15 +227,11 @@ def check_belongs(config: Config, snapshot: Snapshot, *, names: bool = True) -> 
     manifest = snapshot.manifest
     here, there = (layout if names else _without_names(layout) for layout in (config.layout(), manifest["layout"]))
     if lines := layout_difference(here, there):
-        told = "; ".join(lines[:_DIFFERENCES]) + (
-            f"; and {len(lines) - _DIFFERENCES} more" * (len(lines) > _DIFFERENCES)
-        )
         moves = "; `embershard remap` moves rows from one list of names to another"
         raise FingerprintMismatch(
             f"{snapshot.path}: is of another collection, {manifest['collection']!r}, or of other settings than this, "
-            f"{config.collection.name!r}: {told}; serve it with its own configuration, or give another --data-dir"
-            + moves
-            * any(".ids.names: " in line for line in lines)
+            f"{config.collection.name!r}: {spelled_out(lines)}; serve it with its own configuration, or give another "
+            "--data-dir" + moves * any(".ids.names: " in line for line in lines)
         )
     for table in config.tables:
         ours, theirs = config.optimizer_of(table).kind, manifest["optimizers"][table.name]
@@ -249,6 +240,12 @@ def check_belongs(config: Config, snapshot: Snapshot, *, names: bool = True) -> 
                 f"{snapshot.path}: table {table.name!r} has the optimizer state of {theirs}, and the configuration "
                 f"says {ours}; set optimizer.kind = {theirs!r}"
             )
+
+
+def spelled_out(lines: Sequence[str]) -> str:
+    """Differences of two layouts, the first few of them, as a message has them."""
+    more = f"; and {len(lines) - _DIFFERENCES} more" * (len(lines) > _DIFFERENCES)
+    return "; ".join(lines[:_DIFFERENCES]) + more
 
 
 def _without_names(layout: dict[str, Any]) -> dict[str, Any]:

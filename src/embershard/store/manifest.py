@@ -57,6 +57,12 @@ class Snapshot:
         return int(self.manifest["version"])
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """Which it is: its path, collection, version and fingerprint."""
+        told = {name: self.manifest[name] for name in ("collection", "version", "fingerprint")}
+        return {"path": str(self.path), **told}
+
+    @property
     def bytes(self) -> int:
         """Size of its files, manifest aside."""
         return sum(int(file["bytes"]) for file in self.manifest["files"].values())
