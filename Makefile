@@ -13,16 +13,18 @@ N ?= 100000
 KILLS ?= 200
 LISTEN ?= 127.0.0.1:50051
 DATA_DIR ?= state/movielens
+JOB ?= deploy/jobs/movielens_ctr.toml
 
 VENV := .venv
 BIN := $(VENV)/bin
 SERVER := $(VENV)/server-$(BACKEND)
+TRAIN := $(VENV)/train-$(BACKEND)
 DEV := $(VENV)/dev-$(BACKEND)
 BENCH := $(VENV)/bench-$(BACKEND)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 LOCKS := requirements/$(BACKEND).lock requirements/torchrec.lock
 
-.PHONY: help serve demo test test-slow quality bench-vocabulary bench-overload bench-durability torture fuzz check format generate proto-release clean
+.PHONY: help serve demo train test test-slow quality bench-training bench-vocabulary bench-overload bench-durability torture fuzz check format generate proto-release clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -34,6 +36,9 @@ serve: $(SERVER) ## serve the sample collection (LISTEN=host:port, DATA_DIR=fold
 demo: $(SERVER) ## train a recommender on MovieLens 100K through the service (RANKS=2 for the sharded engine)
 	@$(BIN)/python benchmarks/demo.py --ranks $(RANKS)
 
+train: $(TRAIN) ## run a training job (JOB=deploy/jobs/movielens_ctr.toml, RANKS=n)
+	@$(if $(filter 1,$(RANKS)),$(BIN)/embershard train,$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) -m embershard.train) $(JOB)
+
 test: $(DEV) ## run the tests, in under ten minutes on two cores
 	$(BIN)/python -m pytest -m "not slow"
 
@@ -42,6 +47,9 @@ test-slow: $(DEV) ## run the tests that take gigabytes or long
 
 quality: $(BENCH) ## what compact tables cost a model, on real data: hours the first time, kept in .data/
 	$(BIN)/python benchmarks/quality.py
+
+bench-training: $(BENCH) ## examples a second, beside TorchRec and PyTorch without our layer
+	$(BIN)/python benchmarks/training.py
 
 bench-vocabulary: $(BENCH) ## ten million ids through a vocabulary of a million rows, beside the raw map
 	$(BIN)/python benchmarks/vocabulary.py
@@ -95,10 +103,14 @@ $(SERVER): $(VENV)/made $(LOCKS) pyproject.toml
 	@$(PIP) -r requirements/$(BACKEND).lock setuptools==84.2.1
 	@$(PIP) --no-deps -r requirements/torchrec.lock
 	@$(PIP) --no-deps --no-build-isolation --editable .
-	@rm -f $(VENV)/server-* $(VENV)/dev-* $(VENV)/bench-*
+	@rm -f $(VENV)/server-* $(VENV)/train-* $(VENV)/dev-* $(VENV)/bench-*
 	@touch $@
 
-$(DEV): $(SERVER) requirements/dev.lock
+$(TRAIN): $(SERVER) requirements/train.lock
+	@$(PIP) --no-deps -r requirements/train.lock
+	@touch $@
+
+$(DEV): $(TRAIN) requirements/dev.lock
 	@$(PIP) --no-deps -r requirements/dev.lock
 	@touch $@
 

@@ -45,6 +45,14 @@ SERVER = {
 }
 """{distribution: module} that the server needs beyond the client; the other backend's FBGEMM does as well."""
 
+TRAIN = {
+    "pyarrow": "pyarrow",
+    "torchmetrics": "torchmetrics",
+    "tensorboardX": "tensorboardX",
+    "matplotlib": "matplotlib",
+}
+"""{distribution: module} that training jobs need beyond the server."""
+
 _REPORTED = ("python", "embershard", "numpy", "grpcio", "protobuf", *SERVER, FBGEMM["gpu"], "torchrec")
 _TORCHREC_NEEDS = "tensordict torchmetrics==1.0.3 tqdm pyre-extensions"
 _ATTEMPT_S = 120.0

@@ -1,4 +1,4 @@
-"""The command line: `embershard COMMAND`; `online` and `offline` say which there are, beside `serve`.
+"""The command line: `embershard COMMAND`; `online` and `offline` say which there are, beside those of `becoming`.
 
 Light like the client: nothing here imports torch. This module is the edge, where errors become messages and exit
 statuses:
@@ -19,7 +19,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from embershard.cli.answer import Answer
-from embershard.cli.commands import serve
+from embershard.cli.becoming import BECOMING
 from embershard.cli.parser import parser
 from embershard.errors import EmbershardError
 
@@ -38,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if given[:1] == ["serve"]:
-            serve(given[1:])
+        if given and given[0] in BECOMING:
+            BECOMING[given[0]](given[1:])
         options = parser().parse_args(given)
         answer: Answer = options.run(options)
         _print(answer, as_json=options.json)

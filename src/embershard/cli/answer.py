@@ -6,11 +6,10 @@ import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from embershard import doctor
 from embershard.errors import InstallError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,10 +24,10 @@ class Answer:
     """The exit status."""
 
 
-def need_server_packages(who: str) -> None:
-    """Raises InstallError unless the packages are there that only the server needs, and `who`."""
-    if missing := [name for name, module in doctor.SERVER.items() if importlib.util.find_spec(module) is None]:
+def need_packages(who: str, packages: Mapping[str, str], extra: str = "") -> None:
+    """Raises InstallError unless these packages are there, {package: module}, which only the server needs, and `who`."""
+    if missing := [name for name, module in packages.items() if importlib.util.find_spec(module) is None]:
         raise InstallError(
-            f"{who} needs {', '.join(missing)}: pip install 'embershard[cpu]', or 'embershard[gpu]' on a host "
-            "with NVIDIA GPUs; `embershard doctor` tells more"
+            f"{who} needs {', '.join(missing)}: pip install 'embershard[{extra}cpu]', or 'embershard[{extra}gpu]' on a "
+            "host with NVIDIA GPUs; `embershard doctor` tells more"
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from embershard import formats
 from embershard.cli import show_diff, show_snapshots
-from embershard.cli.answer import Answer, need_server_packages
+from embershard.cli.answer import Answer, need_packages
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -141,7 +141,7 @@ def remap(options: Namespace) -> Answer:
 
 def _prepare(command: str) -> None:
     """Before anything that imports torch."""
-    need_server_packages(f"embershard {command}")
+    need_packages(f"embershard {command}", doctor.SERVER)
     from embershard.quiet import quieten
 
     quieten()

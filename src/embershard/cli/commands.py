@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from embershard import doctor as checks
 from embershard import formats
 from embershard.cli import archive, show
-from embershard.cli.answer import Answer, need_server_packages
+from embershard.cli.answer import Answer
 from embershard.cli.importing import import_vectors
 from embershard.cli.request import CHANGES, batches_of, change_of, ids_of, read_request
 from embershard.client import Client
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
-
-
-def serve(arguments: Sequence[str]) -> NoReturn:
-    """Becomes the server: the same process, so that signals go straight to it.
-
-    Raises:
-        InstallError: its packages are missing.
-    """
-    from embershard_server.options import parser
-
-    parser("embershard serve").parse_args(arguments)  # answers --help, and refuses wrong flags in this command's name
-    need_server_packages("the server")
-    os.execv(sys.executable, [sys.executable, "-m", "embershard_server", *arguments])  # noqa: S606  # no shell is meant
 
 
 def lookup(options: Namespace) -> Answer:

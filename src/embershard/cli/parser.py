@@ -52,6 +52,9 @@ def parser() -> ArgumentParser:
         return one
 
     made_commands.add_parser("serve", help="serves a collection of embedding tables over gRPC", add_help=False)
+    made_commands.add_parser(
+        "train", help="trains a model and the tables of a collection, as a job file says", add_help=False
+    )
     add_online(command)
     add_versions(command)
     add_offline(command)

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
 
-from embershard.errors import ConfigError, EmbershardError
+from embershard.errors import ConfigError, EmbershardError, TrainingError
+from embershard.store import drift_report
 from embershard.store.agreement import everywhere
+from embershard.store.drift import drift
 from embershard.store.folder import DataDir
+from embershard.store.manifest import open_snapshot
 from embershard.train.checkpoint import Checkpoints, Progress, restore
 from embershard.train.job import load_job
 from embershard.train.peers import Peers
@@ -213,6 +216,24 @@ class Run:
     def _every(self) -> int:
         return max(1, (self._steps or TOLD * 10) // TOLD)
 
+    def _drift(self) -> dict[str, Any] | None:
+        """How far what the job has started from has moved.
+
+        Raises:
+            TrainingError: a frozen row has moved.
+        """
+        before = self._setup.start
+        if before is None:
+            return None
+        after = open_snapshot(self._checkpoints.snapshots / f"{self.progress.step:012d}")
+        told = drift_report.document(drift(before, after))
+        for table in self.engine.config.tables:
+            if table.frozen and any(matrix["moved"] for matrix in told["tables"][table.name]["matrices"].values()):
+                told["problems"].append(f"table {table.name!r} is frozen, and has moved")
+        if told["problems"]:
+            raise TrainingError("; ".join(told["problems"]))
+        return told
+
     def _told(self, metrics: Metrics | None) -> dict[str, Any] | None:
         """Writes what came of it."""
         if self._report is None:
@@ -229,6 +250,7 @@ class Run:
             "examples_per_s": steps * job.batch / seconds if steps else None,
             "seconds": seconds,
             "cut": self._stream.cut,
+            "drift": self._drift(),
             "snapshot": str(self._checkpoints.snapshots / f"{self.progress.step:012d}"),
             "job": asdict(job),
         }
