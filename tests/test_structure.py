@@ -26,7 +26,7 @@ LAYERS = [
     ("embershard.config", "embershard.formats"),
     ("embershard.codec", "embershard.ids", "embershard.factor"),
     ("embershard.client", "embershard.compose", "embershard.vocabulary"),
-    ("embershard.change",),
+    ("embershard.change", "embershard.torch"),
     ("embershard.collection",),
     ("embershard.engine",),
     ("embershard.store",),
