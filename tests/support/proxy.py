@@ -22,6 +22,8 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
         self.behind = behind
         self.calls: Counter[str] = Counter()
         """By method: those that have come."""
+        self.last: dict[str, bytes] = {}
+        """By method: the request of the last of them."""
         self.before: dict[str, Callable[[int], object]] = {}
         """By method: called with the number of each call, 1 for the first, before it is passed on."""
         self.after: dict[str, Callable[[int], object]] = {}
@@ -48,7 +50,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
     def _pass_on(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
         with self._counting:
             self.calls[method] += 1
-            number = self.calls[method]
+            number, self.last[method] = self.calls[method], request
         try:
             self.before.get(method, lambda _: None)(number)
             with Raw(self.behind) as raw:
@@ -57,10 +59,13 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
         except grpc.RpcError as error:
             context.set_trailing_metadata(error.trailing_metadata())
             context.abort(error.code(), error.details())
-        except Lost:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the connection was lost")
+        except Lost as lost:
+            context.abort(lost.status, "lost on its way")
         return answer
 
 
 class Lost(Exception):
-    """What a test raises in a proxy to have a call end as if the connection had broken."""
+    """What a test raises in a proxy to have a call end there: as if the connection had broken, or with a status."""
+
+    def __init__(self, status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
+        self.status = status

@@ -90,6 +90,10 @@ class Remote:
     ) -> None:
         self.close()
 
+    def __deepcopy__(self, _memo: object) -> Remote:
+        """Itself: copies of a module share their rows, and so their connection."""
+        return self
+
     def __repr__(self) -> str:
         return f"Remote({self._client.target!r}, collection={self.description.name!r}, staleness={self.staleness})"
 
@@ -149,7 +153,7 @@ class Remote:
         needed = self._updates.made - max(self.staleness - 1, 0)
         answer = self._ahead.submit(self._look_up_after, batches, needed)
         with self._taking:
-            self._prefetched.append(_Prefetch(batches=batches, answer=answer))
+            self._prefetched.append(_Prefetch(batches=dict(batches), answer=answer))
 
     def look_up(self, batch: FeatureBatch) -> Tensor:
         """float32 [N or B, D]: the vectors of one feature's batch, prefetched or not.
@@ -177,7 +181,7 @@ class Remote:
 
     def _look_up_after(self, batches: Batches, needed: int) -> tuple[Progress, _Vectors]:
         progress = self._updates.settled(needed)
-        return progress, self._look_up(dict(batches), progress)
+        return progress, self._look_up(batches, progress)
 
     def _look_up(self, batches: Batches, progress: Progress) -> _Vectors:
         """The vectors [N or B, D] by feature; where they are too many for one lookup, of several."""
