@@ -69,3 +69,35 @@ class Lost(Exception):
 
     def __init__(self, status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
         self.status = status
+
+
+class Gate:
+    """Has each update of a trainer wait until the last lookup came that may lack it, by the trainer's staleness."""
+
+    def __init__(self, proxy: Proxy, staleness: int) -> None:
+        self._staleness, self._lookups, self._over = staleness, 0, False
+        self._changed = threading.Condition()
+        self.wrong: list[str] = []
+        """Lookups that came too early, or not in time."""
+        proxy.before = {"Lookup": self._lookup, "Update": self._update}
+
+    def open(self) -> None:
+        """Has no update wait any more."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def _lookup(self, number: int) -> None:
+        with self._changed:
+            self._lookups = number
+            self._changed.notify_all()
+
+    def _update(self, number: int) -> None:
+        last = number + self._staleness
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._over or self._lookups >= last, 20):
+                self.wrong.append(f"lookup {last} needn't wait for update {number}")
+            # This one mustn't come: it is given time to.
+            self._changed.wait_for(lambda: self._over or self._lookups > last, 0.02)
+            if self._lookups > last:
+                self.wrong.append(f"lookup {last + 1} came before update {number} was applied")

@@ -30,7 +30,12 @@ def one_each(feature: str, ids: Ids) -> FeatureBatch:
 
 
 def bags(
-    feature: str, ids: Ids, offsets: Tensor | None, weights: Tensor | None, *, include_last_offset: bool
+    feature: str,
+    ids: Ids,
+    offsets: Tensor | None = None,
+    weights: Tensor | None = None,
+    *,
+    include_last_offset: bool = False,
 ) -> FeatureBatch:
     """One vector a bag, as `nn.EmbeddingBag` has them: rows of a matrix, or of a vector what is between offsets.
 

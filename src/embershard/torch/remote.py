@@ -139,7 +139,7 @@ class Remote:
         Features are {feature: ids}, and of pooled ones {feature: ids}, {feature: (ids, offsets)} or {feature: (ids,
         offsets, weights)}: what their modules will be called with. A forward with the same takes the answer, if that
         lacks no more of this trainer's updates than `staleness`; any other is an ordinary lookup. The last staleness
-        + 2 are kept.
+        + 2 are kept. Just before the forwards of a batch, it still makes one call of theirs.
 
         Raises:
             InvalidInput: what the modules would refuse.
@@ -231,8 +231,8 @@ class Remote:
         """What a module makes of the same arguments."""
         if self.table(feature).pooling == pb.POOLING_NONE:
             return one_each(feature, given)
-        ids, offsets, weights = (*given, None, None)[:3] if isinstance(given, tuple) else (given, None, None)
-        return bags(feature, ids, offsets, weights, include_last_offset=include_last_offset)
+        arguments = given if isinstance(given, tuple) else (given,)
+        return bags(feature, *arguments, include_last_offset=include_last_offset)
 
     def _described(self, fingerprint: str) -> pb.DescribeResponse:
         description = self._client.describe()
