@@ -1,4 +1,4 @@
-"""The README is true: its commands exist, its collection is served, its client example runs."""
+"""The README is true: its commands exist, its collection is served, its Python runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("ranks", [0, 2], ids=["local", "torchrec-2"])
-def test_the_client_example_runs_against_the_collection_example(tmp_path: Path, ranks: int) -> None:
-    (collection,), (example,) = blocks("toml"), blocks("python")
+def test_the_python_examples_run_against_the_collection_example(tmp_path: Path, ranks: int) -> None:
+    (collection,), examples = blocks("toml"), blocks("python")
+    assert len(examples) == 2
     with Service(collection, tmp_path, ranks=ranks) as service:
-        exec(compile(example.replace("127.0.0.1:50051", service.target), "README.md", "exec"), {})
+        for example in examples:
+            exec(compile(example.replace("127.0.0.1:50051", service.target), "README.md", "exec"), {})
 
 
 def test_make_knows_every_target_that_the_readme_names() -> None:

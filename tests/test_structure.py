@@ -26,7 +26,7 @@ LAYERS = [
     ("embershard.config", "embershard.formats"),
     ("embershard.codec", "embershard.ids", "embershard.factor"),
     ("embershard.client", "embershard.compose", "embershard.vocabulary"),
-    ("embershard.change",),
+    ("embershard.change", "embershard.torch"),
     ("embershard.collection",),
     ("embershard.engine",),
     ("embershard.store",),
@@ -69,6 +69,14 @@ def test_imports_point_one_way(module: str) -> None:
     for imported in imports(modules()[module]):
         theirs = layer(imported)
         assert theirs is None or theirs <= own, f"{module} imports {imported}"
+
+
+def test_a_trainer_needs_the_client_and_torch_alone() -> None:
+    ours = {name: path for name, path in modules().items() if name.startswith("embershard.torch")}
+    imported = {name for path in ours.values() for name in imports(path) if name.startswith("embershard")}
+    allowed = ("embershard.client.", "embershard.errors.", "embershard.torch.", "embershard.types.", "embershard.v1.")
+    assert ours
+    assert {name for name in imported if not name.startswith(allowed)} == set()
 
 
 @pytest.mark.parametrize("module", ["embershard", "embershard.client", "embershard.codec", "embershard.cli"])

@@ -37,6 +37,7 @@ def _table(engine: Engine, table: TableSpec, size: int) -> pb.Table:
         frozen=table.frozen,
         rank=getattr(table.factor, "rank", 0),
         remainders=table.remainders,
+        numbers_per_id=table.numbers_per_id,
         parameters=table.parameters,
         vocabulary=_vocabulary(engine, table.name),
     )

@@ -145,8 +145,7 @@ class Collection:
 
     def numbers(self, batch: FeatureBatch) -> int:
         """Numbers of the stored rows, or of the vectors if those are larger, of all ids of a batch."""
-        table = self._table(batch.feature)
-        return len(batch.ids) * table.hashes * table.numbers_per_row
+        return len(batch.ids) * self._table(batch.feature).numbers_per_id
 
     def _check_numbers(self, numbers: int) -> None:
         most = self.config.limits.numbers_per_request

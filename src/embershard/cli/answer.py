@@ -25,7 +25,7 @@ class Answer:
 
 
 def need_packages(who: str, packages: Mapping[str, str], extra: str = "") -> None:
-    """Raises InstallError unless these packages are there, {package: module}, which only the server needs, and `who`."""
+    """Raises InstallError unless there are these packages, {package: module}, which not all need, but `who` does."""
     if missing := [name for name, module in packages.items() if importlib.util.find_spec(module) is None]:
         raise InstallError(
             f"{who} needs {', '.join(missing)}: pip install 'embershard[{extra}cpu]', or 'embershard[{extra}gpu]' on a "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from embershard import formats
+from embershard import doctor, formats
 from embershard.cli import show_diff, show_snapshots
 from embershard.cli.answer import Answer, need_packages
 

@@ -137,9 +137,9 @@ class TableSpec:
         return tuple(matrix.name for matrix in self.matrices if not matrix.shared)
 
     @cached_property
-    def numbers_per_row(self) -> int:
-        """Stored ones, or those of the vector if they are more."""
-        return max(self.dim, sum(matrix.dim for matrix in self.matrices if not matrix.shared))
+    def numbers_per_id(self) -> int:
+        """Of its rows: stored ones, or those of the vector if they are more."""
+        return self.hashes * max(self.dim, sum(matrix.dim for matrix in self.matrices if not matrix.shared))
 
     @cached_property
     def parameters(self) -> int:
