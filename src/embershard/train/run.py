@@ -7,6 +7,7 @@ All files of a run are in its folder, which is a data directory as a server has 
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -33,10 +34,12 @@ from embershard.train.trainer import Trainer
 if TYPE_CHECKING:
     from torch import nn
 
+    from embershard.config import Config
     from embershard.engine.base import Engine
     from embershard.engine.world import World
     from embershard.store.manifest import Snapshot
     from embershard.train.batches import Batch, Stream
+    from embershard.train.job import JobSpec
     from embershard.train.evaluation import Metrics
 
 logger = logging.getLogger(__name__)
@@ -67,9 +70,17 @@ class Run:
         self.world, self.stopped = world, False
         """`stopped`: whether it has ended because it was asked to."""
         self.folder, self._data_dir = folder, DataDir(folder)
+        self._report: Report | None = None
         self._data_dir.hold(self.world)
-        self._setup = Setup(job=job, config=config, folder=path.parent, peers=Peers(self.world))
-        self._checkpoints, self.progress = Checkpoints(folder, job.checkpoint.kept), Progress()
+        try:
+            self._begin(job, config, path.parent)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, job: JobSpec, config: Config, files: Path) -> None:
+        self._setup = Setup(job=job, config=config, folder=files, peers=Peers(self.world))
+        self._checkpoints, self.progress = Checkpoints(self.folder, job.checkpoint.kept), Progress()
         with everywhere(self.world.gather, "the job can't begin", ConfigError):
             data, evaluate = self._setup.open_data()
             model = self._setup.make_model()
@@ -82,10 +93,9 @@ class Run:
                 self.progress = restore(newest[1], model, self._trainer.optimizer)
                 self._checkpoints.forget_after(self.progress.step)
         self._stream = self._setup.stream(data)
-        self._report: Report | None = None
         with everywhere(self.world.gather, "the run's folder can't be written", ConfigError):
             if self.world.rank == 0:
-                self._report = Report(folder, step=self.progress.step)
+                self._report = Report(self.folder, step=self.progress.step)
         self._begun_step, self._begun_s = self.progress.step, time.monotonic()
         self._saved_step, self._saved_s = self.progress.step if newest else -1, time.monotonic()
         self._asked_to_stop = False
@@ -173,7 +183,10 @@ class Run:
         self._losses.append(self._trainer.learn(read, batch, done.step))
         self.progress = Progress(step=done.step + 1, epoch=done.epoch, batch=batch.position)
         if self._report is not None and self.progress.step % self._every == 0:
-            self._report.tell(self.progress.step, {"loss": sum(self._losses) / len(self._losses)})
+            loss = sum(self._losses) / len(self._losses)
+            self._report.tell(self.progress.step, {"loss": loss})
+            if not sys.stderr.isatty():  # there is no bar
+                logger.info("step %d of %s: loss %.4f", self.progress.step, self._steps or "?", loss)
             self._losses = []
         return Wishes(*wishes)
 

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from embershard.train.tables import Tables
 
 
+_NO_NUMBER = (
+    "a gradient of step {:,} is no number: lower the learning rates, or look for numbers in the data that are out of all "
+    "proportion"
+)
+
+
 class _Learner(nn.Module):
     """Tables and model as one module: losses of a batch."""
 
@@ -87,12 +93,13 @@ class Trainer:
         total, count = self._world.sum(told).tolist()
         if not math.isfinite(total):
             raise TrainingError(
-                f"the loss of step {step + 1:,} is {total:g}; nothing has moved: lower the learning rates, or look for "
-                "numbers in the data that are out of all proportion"
+                f"the loss of step {step + 1:,} is {total:g}: lower the learning rates, or look for numbers in the data "
+                "that are out of all proportion"
             )
         # The layers get the mean of all ranks' gradients, and so do rows: so the sum is to be as many times as large.
         (losses_n.sum() * (self._world.size / max(count, 1))).backward()
         if self.optimizer is not None:
+            self._check_gradients(step)
             self.optimizer.step()
             self.optimizer.zero_grad()
         return float(total / max(count, 1))
@@ -117,12 +124,16 @@ class Trainer:
             raise InvalidInput(f"the label {batch.labels_B[wrong_B][0]:g} is out of range: labels of clicks are 0 to 1")
         self._positives, self._labels = self._positives + float(batch.labels_B.sum()), self._labels + batch.examples
 
+    def _check_gradients(self, step: int) -> None:
+        """Of the layers, which are the same on every rank."""
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        if not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
+            raise TrainingError(_NO_NUMBER.format(step + 1))
+
     def _agree(self, problem: EmbershardError | None, step: int, wishes: Sequence[int]) -> list[int]:
         """Adds up all ranks' wishes, unless any has a problem: that all raise."""
         if self.tables.not_finite:
-            problem = TrainingError(
-                f"a gradient of step {step:,} is no number; it has moved no row: lower the learning rates"
-            )
+            problem = TrainingError(_NO_NUMBER.format(step))
         problems, *added = self._world.sum(torch.tensor([problem is not None, *wishes], dtype=torch.int64)).tolist()
         if problems:
             raise next(told for told in self._world.gather(problem) if told)
