@@ -60,7 +60,7 @@ def load() -> Retail:
     if not PATH.is_file():
         raise DataError("Online Retail isn't here: ../shared/data/online_retail is absent")
     try:
-        import pyarrow.parquet  # type: ignore[import-untyped]  # only whoever runs the benchmark needs it
+        import pyarrow.parquet  # only whoever runs the benchmark needs it
     except ImportError as error:
         raise DataError("Online Retail is a Parquet file, which needs pyarrow: pip install pyarrow") from error
     table = pyarrow.parquet.read_table(PATH, columns=list(COLUMNS))

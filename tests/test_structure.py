@@ -30,6 +30,7 @@ LAYERS = [
     ("embershard.collection",),
     ("embershard.engine",),
     ("embershard.store",),
+    ("embershard.train",),
     ("embershard_server", "embershard.doctor"),
     ("embershard.cli",),
 ]
@@ -69,6 +70,19 @@ def test_imports_point_one_way(module: str) -> None:
     for imported in imports(modules()[module]):
         theirs = layer(imported)
         assert theirs is None or theirs <= own, f"{module} imports {imported}"
+
+
+def test_training_and_serving_never_import_each_other() -> None:
+    sides = "embershard.train", "embershard_server"
+    for mine, other in (sides, sides[::-1]):
+        found = [
+            (module, imported)
+            for module, path in modules().items()
+            if f"{module}.".startswith(f"{mine}.")
+            for imported in imports(path)
+            if f"{imported}.".startswith(f"{other}.")
+        ]
+        assert found == []
 
 
 @pytest.mark.parametrize("module", ["embershard", "embershard.client", "embershard.codec", "embershard.cli"])

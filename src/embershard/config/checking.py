@@ -79,7 +79,7 @@ def _explain(data: dict[str, Any], problem: Any, kind: type, places: Mapping[str
     return f"{place}{shown}: {message[0].lower()}{message[1:]}"
 
 
-def _allowed(location: tuple[str | int, ...], kind: type, places: Mapping[str, Any]) -> list[str]:
+def _allowed(location: tuple[str | int, ...], kind: type, places: Mapping[str, type]) -> list[str]:
     """The keys of the dataclass in which the last step of a location stands."""
-    owner = next((places[step] for step in reversed(location[:-1]) if step in places), kind)
+    owner = next((places[str(step)] for step in reversed(location[:-1]) if str(step) in places), kind)
     return [item.name for item in fields(owner)]
