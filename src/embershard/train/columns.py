@@ -207,7 +207,8 @@ class _Column:
             made_N.validate(full=kind.text)  # a string may be no UTF-8
         except pa.ArrowInvalid as error:
             at = _first_wrong(ids_N, wanted)
-            raise self.wrong(int(rows_N[at]), f"is no {'text' if kind.text else wanted}: {str(error)[:300]}") from error
+            why = "is no UTF-8 text" if kind.text else f"{ids_N[at].as_py()!r:.100} is no {wanted}"
+            raise self.wrong(int(rows_N[at]), why) from error
         return made_N.view(pa.int64()) if unsigned else made_N
 
 
