@@ -17,7 +17,7 @@ def zipf(generator: np.random.Generator, ranks: int, exponent: float, size: int)
     """int64 [N]: draws from 1 to `ranks`, k as often as 1 / k to the `exponent`, exactly.
 
     Rejection-inversion: W. Hörmann and G. Derflinger, "Rejection-inversion to generate variates from monotone discrete
-    distributions", 1996. A draw is refused about one time in ten at worst.
+    distributions", 1996. Fewer than one draw in fifty is refused.
     """
     low, high = _area(1.5, exponent) - 1, _area(ranks + 0.5, exponent)
     sure = 2 - _border(_area(2.5, exponent) - 2**-exponent, exponent)
