@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -232,9 +233,44 @@ def test_files_must_agree_and_be_there(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidInput, match=message):
             open_data(job(f"data.train = [{names}]\ndata.features.user_id = {{}}"), folder=tmp_path, seed=0)
-    both = job(USER.replace('"a"', '"a.parquet"') + 'data.evaluate = ["*.parquet"]')
+    both = job(USER.replace('"a"', '"a.parquet"') + 'data.evaluate = ["x/../*.parquet"]')
+    (tmp_path / "x").mkdir()
     with pytest.raises(InvalidInput, match=r"a\.parquet: trains and evaluates, too"):
         open_data(both, folder=tmp_path, seed=0)
+
+
+def test_what_trains_and_what_evaluates_must_hold_the_same_kind_of_ids(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", pa.table({"user_id": [1, 2]}))
+    write(tmp_path / "b.csv", pa.table({"user_id": ["1", "x"]}))
+    lines = 'data.train = ["a.csv"]\ndata.evaluate = ["b.csv"]\n'
+    with pytest.raises(
+        InvalidInput, match=r"b\.csv: column 'user_id' holds strings, and that of .*a\.csv integers, which"
+    ):
+        open_data(job(lines + "data.features.user_id = {}"), folder=tmp_path, seed=0)
+    train, _ = open_data(job(lines + 'data.features.user_id.type = "string"'), folder=tmp_path, seed=0)
+    (batch,) = Stream(train, batch=9).epoch(0)
+    assert list(batch.features["user_id"].ids) == ["1", "2"]
+
+
+def test_text_files_must_write_times_and_labels_alike(tmp_path: Path) -> None:
+    write(tmp_path / "1.csv", pa.table({"u": [1], "at": [datetime(2011, 10, 1)], "y": [1]}))
+    write(tmp_path / "2.csv", pa.table({"u": [1], "at": [date(2011, 10, 1)], "y": [0.5]}))
+    write(tmp_path / "3.csv", pa.table({"u": [1], "at": [date(2011, 10, 1)], "y": [True]}))
+    lines = "data.features.u = {}\n"
+    mixed = job(f'data.train = ["[12].csv"]\n{lines}data.label = "y"')
+    (batch,) = Stream(open_data(mixed, folder=tmp_path, seed=0)[0], batch=9).epoch(0)
+    assert batch.labels_B is not None
+    assert batch.labels_B.tolist() == [1, 0.5]
+    for files, key, message in (
+        (
+            "[12].csv",
+            "time = 'at'\ndata.evaluate_from = 2011-10-02",
+            r"2\.csv: column 'at' is date32\[day\], and that of",
+        ),
+        ("*.csv", "label = 'y'", r"3\.csv: column 'y' is bool, and that of .*1\.csv double; write them alike"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            open_data(job(f'data.train = ["{files}"]\n{lines}data.{key}'), folder=tmp_path, seed=0)
 
 
 def test_a_file_that_vanishes_or_rots_while_it_is_read_is_named(tmp_path: Path) -> None:

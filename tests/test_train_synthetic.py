@@ -84,6 +84,13 @@ def test_chunks_are_a_function_of_seed_and_number(monkeypatch: pytest.MonkeyPatc
     assert chunk(3, 400) != chunk(3, 400, evaluate=True)
 
 
+def test_chunks_of_long_bags_are_smaller() -> None:
+    source = Synthetic(SyntheticSpec(examples=10**9, ids={"item": 10**6}, lengths={"item": 2**20}), seed=1)
+    (piece,) = source.pieces(10**8)
+    assert piece.rows == 4
+    assert source.chunks == 10**9 // 4
+
+
 def test_every_example_has_what_the_schema_says() -> None:
     batch = made(20_000, ids={"user": 50, "item": 1000, "tag": 7}, lengths={"item": 20, "tag": 1}, dense=13, exponent=0)
     user, item, tag = batch.features.values()

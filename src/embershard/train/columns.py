@@ -63,10 +63,14 @@ class Columns:
         return [*([] if self.label is None else [self.label]), *self.dense]
 
     @property
+    def plain(self) -> list[str]:
+        """The columns that hold no ids: numbers and times."""
+        return [*self.numbers, *([] if self.split is None else [self.split.column])]
+
+    @property
     def names(self) -> list[str]:
         """All columns that are read, each once."""
-        times = [] if self.split is None else [self.split.column]
-        return list(dict.fromkeys([*self.inputs.values(), *self.numbers, *times]))
+        return list(dict.fromkeys([*self.inputs.values(), *self.plain]))
 
     @property
     def max_lengths(self) -> dict[str, int]:

@@ -49,7 +49,7 @@ class ParquetFiles:
         self.title = named(paths, columns.split)
         self.max_lengths = columns.max_lengths
         self._columns = columns
-        self._kinds, self._groups = _opened(paths, columns)
+        self.kinds, self._groups = _opened(paths, columns)
         self.chunks = len(self._groups)
         self._rows = cache(self._count)
         if not any(self._rows(chunk) for chunk in range(self.chunks)):
@@ -75,7 +75,7 @@ class ParquetFiles:
     def _read(self, chunk: int) -> pa.Table:
         group = self._groups[chunk]
         with reading(group.path):
-            return self._columns.convert(group.read(self._columns.names), self._kinds, group.first_row)
+            return self._columns.convert(group.read(self._columns.names), self.kinds, group.first_row)
 
 
 def _opened(paths: Sequence[Path], columns: Columns) -> tuple[dict[str, Kind], list[_Group]]:

@@ -42,12 +42,20 @@ def open_data(data: DataSpec, *, folder: Path, seed: int) -> tuple[Source, Sourc
             open_files(paths, replace(columns, split=before)),
             open_files(paths, replace(columns, split=replace(before, later=True))),
         )
+    train = open_files(paths, columns)
     if not data.evaluate:
-        return open_files(paths, columns), None
+        return train, None
     others = find(data.evaluate, folder)
-    if both := [path for path in others if path in paths]:
-        raise InvalidInput(f"{both[0]}: trains and evaluates, too; leave it out of one of them")
-    return open_files(paths, columns), open_files(others, columns)
+    if both := {path.resolve() for path in paths} & {path.resolve() for path in others}:
+        raise InvalidInput(f"{min(both)}: trains and evaluates, too; leave it out of one of them")
+    evaluate = open_files(others, columns)
+    for feature, kind in evaluate.kinds.items():
+        if kind != train.kinds[feature]:
+            raise InvalidInput(
+                f"{evaluate.title}: column {columns.inputs[feature]!r} holds {kind}, and that of {train.title} "
+                f"{train.kinds[feature]}, which are other ids; the feature's type makes them the same"
+            )
+    return train, evaluate
 
 
 def find(patterns: Sequence[str], folder: Path) -> list[Path]:
@@ -56,18 +64,18 @@ def find(patterns: Sequence[str], folder: Path) -> list[Path]:
     Raises:
         InvalidInput: a pattern names no file.
     """
-    found: dict[Path, None] = {}
+    found: dict[Path, Path] = {}
     for pattern in patterns:
         path = folder / pattern
         matches = glob.glob(str(Path(glob.escape(str(folder))) / pattern), recursive=True)  # noqa: PTH207  # some are absolute
         files = [path] if path.is_file() else [match for match in map(Path, sorted(matches)) if match.is_file()]
         if not files:
             raise InvalidInput(f"{path}: there is no such file")
-        found |= dict.fromkeys(files)
-    return list(found)
+        found |= {file.resolve(): file for file in files}
+    return list(found.values())
 
 
-def open_files(paths: Sequence[Path], columns: Columns) -> Source:
+def open_files(paths: Sequence[Path], columns: Columns) -> ParquetFiles | TextFiles:
     """A source of files of one format.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Examples that are made up, as many as one likes: chunk c is a function of seed and c alone.
+"""Examples that are made up, as many as one likes: chunk c is a function of the schema, the seed and c alone.
 
 Ids follow Zipf's law, and a hidden logistic model labels them, which knows an effect of every id and of every dense
 number: there is something to learn, and a model that has learned it all still errs.
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK_ROWS: Final = 2**16
+CHUNK_IDS: Final = 2**22
+"""Examples of a chunk, at most, and about how many ids of one feature."""
 SHARPNESS: Final = 2.0
 """Standard deviation of the hidden model's logits, about."""
 
@@ -38,14 +40,19 @@ class Synthetic:
 
     def __init__(self, spec: SyntheticSpec, *, seed: int, evaluate: bool = False) -> None:
         self._spec, self._seed, self._evaluate = spec, seed, evaluate
-        self.examples: int | None = spec.evaluate_examples if evaluate else spec.examples
         self._examples = spec.evaluate_examples if evaluate else spec.examples
-        self.chunks = -(-self._examples // CHUNK_ROWS)
+        self._chunk_rows = max(1, min(CHUNK_ROWS, CHUNK_IDS // max([1, *spec.lengths.values()])))
+        self.chunks = -(-self._examples // self._chunk_rows)
         self.max_lengths: Mapping[str, int] = {}
+
+    @property
+    def examples(self) -> int | None:
+        """All examples."""
+        return self._examples
 
     def pieces(self, chunk: int) -> Iterator[Piece]:
         """One, not made yet."""
-        rows = min(CHUNK_ROWS, self._examples - chunk * CHUNK_ROWS)
+        rows = min(self._chunk_rows, self._examples - chunk * self._chunk_rows)
         yield Piece(rows=rows, read=partial(self._made, chunk, rows))
 
     def _made(self, chunk: int, rows: int) -> pa.Table:

@@ -7,12 +7,11 @@ read as text, and converted as those of any other file. Empty cells are null.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import date
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +25,20 @@ from embershard.train.source import Piece
 
 BLOCK_BYTES: Final = 2**22
 """What is read and decoded at once; no line is longer."""
+
+_IdType: TypeAlias = Literal["int64", "uint64", "string"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shown:
+    """What the first block of a file shows."""
+
+    schema: pa.Schema
+    """The types of all columns; those of ids alone are text."""
+    ids: dict[str, _IdType | None]
+    """{feature: what its ids are}; None: there are none."""
+    rows: int
+    """How many there are."""
 
 
 class TextFiles:
@@ -47,39 +60,46 @@ class TextFiles:
         self.chunks = len(paths)
         self._paths, self._delimiter = paths, delimiter
         self._headers: dict[Path, list[str]] = {}
-        others = {*columns.numbers, *([columns.split.column] if columns.split else [])}
-        self._types = {column: pa.large_string() for column in columns.inputs.values() if column not in others}
-        blocks = {path: self._first_block(path, columns) for path in paths}
-        if not any(block.num_rows for block in blocks.values()):
+        # What the columns are read as: first ids, and then what the first blocks show of all others.
+        self._types = {column: pa.large_string() for column in columns.inputs.values() if column not in columns.plain}
+        shown = {path: self._shown(path, columns) for path in paths}
+        if not any(block.rows for block in shown.values()):
             raise InvalidInput(f"{self.title}: there is no row")
-        self._columns = replace(columns, features=_typed(blocks, columns))
-        self._types |= dict.fromkeys(columns.numbers, pa.float64())
-        for path, block in blocks.items():
+        self._columns = replace(columns, features=_typed([block.ids for block in shown.values()], columns.features))
+        for path, block in shown.items():
             with reading(path):
-                self._kinds = self._columns.kinds(block.schema)
-                self._types |= {name: pa.bool_() for name in columns.numbers if types.is_boolean(block[name].type)}
-        if columns.split:
-            self._types[columns.split.column] = _time_type(blocks, columns.split.column, columns.split.border)
+                self.kinds = self._columns.kinds(block.schema)
+        for column in columns.plain:
+            kind = _common(
+                {path: block.schema.field(column).type for path, block in shown.items() if block.rows}, column
+            )
+            whole = types.is_integer(kind) and column in columns.numbers  # so far: a later one may have a fraction
+            self._types[column] = pa.float64() if whole else kind
 
     def pieces(self, chunk: int) -> Iterator[Piece]:
         """Blocks, as they are read."""
         path, first_row = self._paths[chunk], 0
         with reading(path), self._open(path, self._columns.names) as reader:
             for block in reader:
-                table = self._columns.convert(pa.Table.from_batches([block]), self._kinds, first_row)
+                table = self._columns.convert(pa.Table.from_batches([block]), self.kinds, first_row)
                 first_row += block.num_rows
                 yield Piece.of(table)
 
-    def _first_block(self, path: Path, columns: Columns) -> pa.Table:
-        """Of the columns that are read, with the types that they seem to have; nulls alone seem to be numbers."""
+    def _shown(self, path: Path, columns: Columns) -> _Shown:
+        """What the first block of a file shows."""
         with reading(path), self._open(path) as reader:
             self._headers[path] = reader.schema.names
             columns.check_names(self._headers[path])
             block = next(iter(reader), None)
             table = reader.schema.empty_table() if block is None else pa.Table.from_batches([block])
-            table = table.select(columns.names)
-            kinds = [pa.float64() if types.is_null(field.type) else field.type for field in table.schema]
-            return table.cast(pa.schema(zip(table.schema.names, kinds, strict=True)))
+            ids = {
+                feature: spec.type or _ids_type(columns.inputs[feature], table[columns.inputs[feature]], spec.separator)
+                for feature, spec in columns.features.items()
+            }
+        # Nulls alone seem to be numbers.
+        kinds = [pa.float64() if types.is_null(field.type) else field.type for field in table.schema]
+        schema = pa.schema(list(zip(table.schema.names, kinds, strict=True)))
+        return _Shown(schema=schema, ids=ids, rows=table.num_rows)
 
     @contextmanager
     def _open(self, path: Path, names: Sequence[str] | None = None) -> Iterator[Any]:
@@ -99,22 +119,19 @@ class TextFiles:
             raise InvalidInput(_told(str(error), self._headers.get(path, []))) from error
 
 
-def _typed(blocks: dict[Path, pa.Table], columns: Columns) -> dict[str, FeatureSpec]:
+def _typed(
+    shown: Sequence[Mapping[str, _IdType | None]], features: Mapping[str, FeatureSpec]
+) -> dict[str, FeatureSpec]:
     """The features, each with a type: integers where all ids of all first blocks are, else strings."""
     typed = {}
-    for feature, spec in columns.features.items():
-        seen = set()
-        for path, block in blocks.items():
-            with reading(path):
-                seen.add(spec.type or _seen(block, columns.inputs[feature], spec.separator))
-        kinds: list[Literal["string", "int64", "uint64"]] = ["string", "int64", "uint64"]
-        typed[feature] = replace(spec, type=next((kind for kind in kinds if kind in seen), "string"))
+    for feature, spec in features.items():
+        found = {block[feature] for block in shown} - {None}
+        typed[feature] = replace(spec, type=found.pop() if len(found) == 1 else "string")
     return typed
 
 
-def _seen(block: pa.Table, column: str, separator: str | None) -> str | None:
+def _ids_type(column: str, texts: Any, separator: str | None) -> _IdType | None:
     """What the ids of a block are; None: there are none."""
-    texts = block[column]
     if separator is not None:
         texts = pc.list_flatten(split_text(texts, separator))
     texts = texts.filter(pc.not_equal(texts.cast(pa.large_string()), ""))
@@ -138,16 +155,19 @@ def _are(texts: Any, wanted: pa.DataType) -> bool:
     return True
 
 
-def _time_type(blocks: dict[Path, pa.Table], column: str, border: object) -> pa.DataType:
-    """What times are read as: the same in all files."""
-    found = {block[column].type for block in blocks.values() if block.num_rows}
-    if len(found) == 1:
-        return found.pop()
-    if not isinstance(border, date):
-        return pa.float64()
-    raise InvalidInput(
-        f"column {column!r} is {' in one file and '.join(sorted(map(str, found)))} in another; write times alike"
-    )
+def _common(kinds: Mapping[Path, pa.DataType], column: str) -> pa.DataType:
+    """What a column is read as, the same in all files.
+
+    Raises:
+        InvalidInput: files show different types, not only numbers with and without fractions.
+    """
+    if pa.float64() in kinds.values():
+        kinds = {path: pa.float64() if types.is_integer(kind) else kind for path, kind in kinds.items()}
+    first, common = next(iter(kinds.items()))
+    for path, kind in kinds.items():
+        if kind != common:
+            raise InvalidInput(f"{path}: column {column!r} is {kind}, and that of {first} {common}; write them alike")
+    return common
 
 
 def _told(message: str, header: Sequence[str]) -> str:
