@@ -56,7 +56,9 @@ class MovieLens:
     items: NDArray[np.int64]
     """int64 [N]: which film,"""
     stars: NDArray[np.float32]
-    """float32 [N]: with how many stars, 1 to 5."""
+    """float32 [N]: with how many stars, 1 to 5,"""
+    times: NDArray[np.int64]
+    """int64 [N]: and when, in seconds since 1970."""
     age_groups: NDArray[np.int64]
     """int64 [U + 1]: places in AGE_GROUPS."""
     occupations: NDArray[np.int64]
@@ -107,6 +109,7 @@ def load() -> MovieLens:
         users=np.array([int(rating["user_id"]) for rating in ratings]),
         items=np.array([int(rating["item_id"]) for rating in ratings]),
         stars=np.array([float(rating["rating"]) for rating in ratings], np.float32),
+        times=np.array([int(rating["timestamp"]) for rating in ratings]),
         age_groups=np.array([0, *np.digitize(ages, AGE_BORDERS)]),
         genders=np.array([0, *(GENDERS.index(user["gender"]) for user in users)]),
         occupations=np.array([0, *(OCCUPATIONS.index(user["occupation"]) for user in users)]),
@@ -116,10 +119,14 @@ def load() -> MovieLens:
     )
 
 
+def data_folder() -> Path:
+    """The git-ignored folder for data that is fetched, or made of it."""
+    return Path(os.environ.get("EMBERSHARD_DATA") or Path(__file__).parents[1] / ".data")
+
+
 def _fetched() -> Path:
     """The folder that holds the package, after fetching it if need be."""
-    data = Path(os.environ.get("EMBERSHARD_DATA") or Path(__file__).parents[1] / ".data")
-    folder = data / "recbole"
+    folder = data_folder() / "recbole"
     if all((folder / FILES.format(kind)).is_file() for kind in ("inter", "user", "item")):
         return folder
     print(f"fetching MovieLens 100K, once: the data files of the package {PACKAGE} (2 MB) into {folder}", flush=True)

@@ -17,6 +17,9 @@ import numpy as np
 from movielens import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow
     from numpy.typing import NDArray
 
 PATH: Final = Path(__file__).parents[1] / "../shared/data/online_retail/online_retail.parquet"
@@ -57,13 +60,7 @@ def load() -> Retail:
     Raises:
         DataError: it isn't there, or can't be read.
     """
-    if not PATH.is_file():
-        raise DataError("Online Retail isn't here: ../shared/data/online_retail is absent")
-    try:
-        import pyarrow.parquet  # type: ignore[import-untyped]  # only whoever runs the benchmark needs it
-    except ImportError as error:
-        raise DataError("Online Retail is a Parquet file, which needs pyarrow: pip install pyarrow") from error
-    table = pyarrow.parquet.read_table(PATH, columns=list(COLUMNS))
+    table = read(COLUMNS)
     codes_N, counts_N, times_N, customers_N = (table.column(name).to_numpy() for name in COLUMNS)
     # Lines without a customer can't be learned from, and those of no quantity or less are returns and corrections.
     known_N = ~np.isnan(customers_N.astype(np.float64)) & (counts_N > 0)
@@ -77,6 +74,21 @@ def load() -> Retail:
         customer_count=customer_count,
         item_count=item_count,
     )
+
+
+def read(columns: Sequence[str]) -> pyarrow.Table:
+    """Columns of all lines, as they are.
+
+    Raises:
+        DataError: the data isn't there, or can't be read.
+    """
+    if not PATH.is_file():
+        raise DataError("Online Retail isn't here: ../shared/data/online_retail is absent")
+    try:
+        import pyarrow.parquet  # only whoever runs the benchmark needs it
+    except ImportError as error:
+        raise DataError("Online Retail is a Parquet file, which needs pyarrow: pip install pyarrow") from error
+    return pyarrow.parquet.read_table(PATH, columns=list(columns))
 
 
 def _numbered(names_N: NDArray[np.int64] | NDArray[np.str_]) -> tuple[NDArray[np.int64], int]:

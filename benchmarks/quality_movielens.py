@@ -165,9 +165,7 @@ class Likes(_MovieLens):
 def _loaded() -> tuple[movielens.MovieLens, NDArray[np.int64], NDArray[np.float64]]:
     """The data; its places, by person and time; how far each is from the person's last, 0 to 1."""
     data = movielens.load()
-    rows = movielens._table(movielens._fetched(), "inter", movielens.RATINGS)
-    times_N = np.array([float(row["timestamp"]) for row in rows])
-    order = np.lexsort((np.arange(len(times_N)), times_N, data.users))
+    order = np.lexsort((np.arange(len(data.times)), data.times, data.users))
     counts = np.bincount(data.users)
     ends = np.cumsum(counts)[data.users[order]]
     return data, order, (ends - 1 - np.arange(len(order))) / counts[data.users[order]]

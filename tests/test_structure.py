@@ -30,6 +30,7 @@ LAYERS = [
     ("embershard.collection",),
     ("embershard.engine",),
     ("embershard.store",),
+    ("embershard.train",),
     ("embershard_server", "embershard.doctor"),
     ("embershard.cli",),
 ]
@@ -77,6 +78,19 @@ def test_a_trainer_needs_the_client_and_torch_alone() -> None:
     allowed = ("embershard.client.", "embershard.errors.", "embershard.torch.", "embershard.types.", "embershard.v1.")
     assert ours
     assert {name for name in imported if not name.startswith(allowed)} == set()
+
+
+def test_training_and_serving_never_import_each_other() -> None:
+    sides = "embershard.train", "embershard_server"
+    for mine, other in (sides, sides[::-1]):
+        found = [
+            (module, imported)
+            for module, path in modules().items()
+            if f"{module}.".startswith(f"{mine}.")
+            for imported in imports(path)
+            if f"{imported}.".startswith(f"{other}.")
+        ]
+        assert found == []
 
 
 @pytest.mark.parametrize("module", ["embershard", "embershard.client", "embershard.codec", "embershard.cli"])

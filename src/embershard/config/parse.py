@@ -1,15 +1,12 @@
-"""Reads a configuration, and explains what is wrong with one."""
+"""Reads the configuration of a collection."""
 
 from __future__ import annotations
 
-import tomllib
 import warnings
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
-
+from embershard.config.checking import checked, read_toml
 from embershard.config.collection import CollectionSpec, Config, DurabilitySpec, LimitSpec
 from embershard.config.specs import (
     DirectIds,
@@ -21,7 +18,20 @@ from embershard.config.specs import (
     VocabularyIds,
 )
 from embershard.config.tables import TableSpec
-from embershard.errors import ConfigError
+
+PLACES: Final[dict[str, type]] = {
+    "collection": CollectionSpec,
+    "tables": TableSpec,
+    "optimizer": OptimizerSpec,
+    "limits": LimitSpec,
+    "durability": DurabilitySpec,
+    "init": InitSpec,
+    "direct": DirectIds,
+    "hashed": HashedIds,
+    "vocabulary": VocabularyIds,
+    "low_rank": LowRank,
+    "quotient_remainder": QuotientRemainder,
+}
 
 
 def load_config(path: str | Path) -> Config:
@@ -30,26 +40,12 @@ def load_config(path: str | Path) -> Config:
     Raises:
         ConfigError: naming file, table, key, the value and what is allowed.
     """
-    try:
-        text = Path(path).read_bytes().decode()
-        data = tomllib.loads(text)
-    except OSError as error:
-        raise ConfigError(f"{path}: can't read the configuration: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not valid TOML: {error}") from error
-    return parse_config(data, source=str(path), folder=Path(path).parent)
+    return parse_config(read_toml(path), source=str(path), folder=Path(path).parent)
 
 
 def parse_config(data: dict[str, Any], *, source: str = "configuration", folder: Path = Path()) -> Config:
     """Checks a configuration given as a dictionary; `source` names it in errors, `folder` is where its files are."""
-    data = _filled(data, folder)
-    try:
-        config = TypeAdapter(Config).validate_python(data)
-    except ValidationError as error:
-        problems = [_explain(data, problem) for problem in error.errors(include_url=False)]
-        raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems)) from error
+    config = checked(Config, _filled(data, folder), source=source, places=PLACES)
     for table in config.tables:
         if isinstance(table.factor, LowRank) and table.factor.rank >= table.dim:
             warnings.warn(
@@ -76,51 +72,3 @@ def _with_ids(table: Any, folder: Path) -> Any:
     if isinstance(ids.get("names"), str):
         ids["names"] = folder / ids["names"]
     return {**table, "ids": ids}
-
-
-def _explain(data: dict[str, Any], problem: Any) -> str:
-    """One line for one problem: where, the value, what is wrong, what is allowed."""
-    where: list[str] = []
-    here: Any = data
-    last = len(problem["loc"]) - 1
-    for depth, step in enumerate(problem["loc"]):
-        if isinstance(here, list) and isinstance(step, int):
-            name = here[step].get("name", "") if isinstance(here[step], dict) else ""
-            where.append(f"[{step}]" + (f" {name!r}" if name else ""))
-        elif isinstance(here, dict) and (step in here or depth == last):
-            where.append(str(step))
-        else:
-            continue  # the name of a union's member, not a key
-        here = here[step] if isinstance(here, list) else here.get(step, {})
-    place = " ".join(where).replace("tables [", "tables[") or "top level"
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "missing":
-        return f"{place}: this key is required"
-    if problem["type"] == "unexpected_keyword_argument":
-        return f"{place}: unknown key; allowed here: {', '.join(_allowed(problem['loc']))}"
-    if problem["type"] == "union_tag_invalid":
-        return f"{place} kind = {problem['ctx']['tag']!r}: allowed: {problem['ctx']['expected_tags']}"
-    if problem["type"] == "dataclass_type":
-        message = "must be a table of keys, such as { kind = … }"
-    value = problem["input"]
-    shown = "" if is_dataclass(value) or isinstance(value, (dict, list)) else f" = {value!r}"
-    return f"{place}{shown}: {message[0].lower()}{message[1:]}"
-
-
-def _allowed(location: tuple[str | int, ...]) -> list[str]:
-    """The keys of the dataclass in which the last step of a location stands."""
-    by_place: dict[str, Any] = {
-        "collection": CollectionSpec,
-        "tables": TableSpec,
-        "optimizer": OptimizerSpec,
-        "limits": LimitSpec,
-        "durability": DurabilitySpec,
-        "init": InitSpec,
-        "direct": DirectIds,
-        "hashed": HashedIds,
-        "vocabulary": VocabularyIds,
-        "low_rank": LowRank,
-        "quotient_remainder": QuotientRemainder,
-    }
-    owner = next((by_place[step] for step in reversed(location[:-1]) if step in by_place), Config)
-    return [item.name for item in fields(owner)]

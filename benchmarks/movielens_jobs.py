@@ -1,0 +1,130 @@
+"""MovieLens 100K as training jobs read it.
+
+| file | rows | columns |
+|---|---|---|
+| ctr/train, ctr/evaluate | ratings in the order of time; the last tenth evaluates | label: liked, 4 stars or more |
+| retrieval/train | who liked which film, but for everybody's last fifth | |
+| retrieval/evaluate | a person a row | targets: the last fifth; seen: the films that they liked before |
+| next_item/train | who rated which film next | history: up to 50 films before it |
+| next_item/validate, next_item/evaluate | a person a row: the last film but one; the last | history, seen, targets |
+| items | all films | title |
+
+People have user_id, age_group, occupation, gender and zip_code, films item_id and genres, and ratings the time `at`;
+next_item has user_id, item_id and at alone. Ratings of one second keep the order of the data set.
+
+Shapes: N ratings, P people, I films.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import movielens
+import numpy as np
+import pyarrow as pa
+from histories import firsts, lasts, runs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LIKED: Final = 4
+"""Stars of a film that was liked, at least."""
+CTR_SHARE: Final = 0.1
+RETRIEVAL_SHARE: Final = 0.2
+"""What evaluates: the last share of all ratings by time, and of everybody's films that were liked."""
+LONGEST: Final = 50
+"""Films in a history."""
+ALL: Final = movielens.ITEMS
+
+
+def files() -> Iterator[tuple[str, pa.Table]]:
+    """Every file's name and what is in it.
+
+    Raises:
+        DataError: the data can't be had.
+    """
+    data = movielens.load()
+    yield from _ctr(data)
+    yield from _retrieval(data)
+    yield from _next_item(data)
+    items = _columns(data, item=np.arange(1, len(data.titles)))
+    yield "items", pa.table(items | {"title": pa.array(data.titles[1:].tolist())})
+
+
+def _ctr(data: movielens.MovieLens) -> Iterator[tuple[str, pa.Table]]:
+    order = np.argsort(data.times, kind="stable")
+    rows = _columns(data, user=data.users[order], item=data.items[order], at=data.times[order])
+    table = pa.table(rows | {"label": pa.array((data.stars[order] >= LIKED).astype(np.float32))})
+    # Whole seconds are on one side.
+    times_N = data.times[order]
+    border = int(np.searchsorted(times_N, times_N[int(len(times_N) * (1 - CTR_SHARE))]))
+    yield "ctr/train", table.slice(0, border)
+    yield "ctr/evaluate", table.slice(border)
+
+
+def _retrieval(data: movielens.MovieLens) -> Iterator[tuple[str, pa.Table]]:
+    users_N, items_N, times_N = _by_person(data, data.stars >= LIKED)
+    begins_N, ends_N = firsts(users_N), lasts(users_N) + 1
+    borders_N = ends_N - ((ends_N - begins_N) * RETRIEVAL_SHARE).astype(np.int64)
+    train = np.flatnonzero(np.arange(len(users_N)) < borders_N)
+    train = train[np.argsort(times_N[train], kind="stable")]
+    yield "retrieval/train", pa.table(_columns(data, user=users_N[train], item=items_N[train], at=times_N[train]))
+    people = np.flatnonzero((np.arange(len(users_N)) == begins_N) & (borders_N < ends_N))
+    evaluate = _columns(data, user=users_N[people]) | {
+        "targets": runs(borders_N[people], ends_N[people], items_N, ALL),
+        "seen": runs(begins_N[people], borders_N[people], items_N, ALL),
+    }
+    yield "retrieval/evaluate", pa.table(evaluate)
+
+
+def _next_item(data: movielens.MovieLens) -> Iterator[tuple[str, pa.Table]]:
+    users_N, items_N, times_N = _by_person(data, np.ones(len(data.users), np.bool_))
+    begins_N, left_N = firsts(users_N), lasts(users_N) - np.arange(len(users_N))
+    begun_N = np.arange(len(users_N)) > begins_N
+    train = np.flatnonzero(begun_N & (left_N >= 2))
+    train = train[np.argsort(times_N[train], kind="stable")]
+    for name, places in (
+        ("train", train),
+        ("validate", np.flatnonzero(begun_N & (left_N == 1))),
+        ("evaluate", np.flatnonzero(begun_N & (left_N == 0))),
+    ):
+        columns = {
+            "user_id": pa.array(users_N[places]),
+            "history": runs(begins_N[places], places, items_N, LONGEST),
+            "item_id": pa.array(items_N[places]),
+            "at": pa.array(times_N[places], pa.timestamp("s", "UTC")),
+        }
+        if name != "train":
+            columns["targets"] = runs(places, places + 1, items_N, 1)
+            columns["seen"] = runs(begins_N[places], places, items_N, ALL)
+        yield f"next_item/{name}", pa.table(columns)
+
+
+def _by_person(
+    data: movielens.MovieLens, kept_N: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Users, items and times of the ratings that are kept, by person and time."""
+    order = np.lexsort((data.times, data.users))
+    order = order[kept_N[order]]
+    return data.users[order], data.items[order], data.times[order]
+
+
+def _columns(data: movielens.MovieLens, **of: NDArray[np.int64]) -> dict[str, Any]:
+    """The columns of these users, items and times."""
+    columns: dict[str, Any] = {}
+    if (user := of.get("user")) is not None:
+        columns |= {
+            "user_id": pa.array(user),
+            "age_group": pa.array(data.age_groups[user]),
+            "occupation": pa.array(data.occupations[user]),
+            "gender": pa.array(data.genders[user]),
+            "zip_code": pa.array(data.zip_codes[user].tolist()),
+        }
+    if (item := of.get("item")) is not None:
+        genres, counts = data.item_features(item)["genres"]
+        offsets = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
+        columns |= {"item_id": pa.array(item), "genres": pa.ListArray.from_arrays(offsets, pa.array(genres))}
+    if (at := of.get("at")) is not None:
+        columns["at"] = pa.array(at, pa.timestamp("s", "UTC"))
+    return columns

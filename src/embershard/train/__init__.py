@@ -1,0 +1,1 @@
+"""Training jobs: what they read, and in which order."""
