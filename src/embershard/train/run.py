@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from embershard.engine.world import World
     from embershard.store.manifest import Snapshot
     from embershard.train.batches import Batch, Stream
-    from embershard.train.job import JobSpec
     from embershard.train.evaluation import Metrics
+    from embershard.train.job import JobSpec
 
 logger = logging.getLogger(__name__)
 
