@@ -91,7 +91,8 @@ def _batches(batch: int, rank: int, size: int) -> list[Any]:
 def _ours(batches: list[Any], world: Any) -> Callable[[int], Any]:
     """As `embershard train` does a step."""
     from embershard.config import parse_config
-    from embershard.engine.making import LocalEngine, make_engine
+    from embershard.engine.local import LocalEngine
+    from embershard.engine.making import make_engine
     from embershard.engine.world import SoloWorld
     from embershard.train.job import DenseOptimizerSpec
     from embershard.train.model import About
@@ -154,7 +155,7 @@ def _on_torchrec(batches: list[Any], size: int) -> Callable[[int], Any]:
     from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise
     from torchrec.distributed.types import ShardingPlan, ShardingType
 
-    class RowWise(EmbeddingBagCollectionSharder):
+    class RowWise(EmbeddingBagCollectionSharder):  # type: ignore[misc]  # TorchRec has no types
         """TorchRec's own leaves row-wise out for CPUs, where it works."""
 
         def sharding_types(self, compute_device_type: str) -> list[str]:  # noqa: ARG002

@@ -22,7 +22,14 @@ SOURCES = sorted(
     if "v1" not in path.parts
 )
 LAYERS = [
-    ("embershard.errors", "embershard.types", "embershard.name_list", "embershard.arrays", "embershard.v1"),
+    (
+        "embershard.errors",
+        "embershard.types",
+        "embershard.name_list",
+        "embershard.arrays",
+        "embershard.quiet",
+        "embershard.v1",
+    ),
     ("embershard.config", "embershard.formats"),
     ("embershard.codec", "embershard.ids", "embershard.factor"),
     ("embershard.client", "embershard.compose", "embershard.vocabulary"),
@@ -143,7 +150,7 @@ def test_every_error_has_a_status_or_never_travels() -> None:
     kinds = {
         kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.EmbershardError)
     }
-    local = {errors.EmbershardError, errors.ConfigError, errors.InstallError, errors.LogError}
+    local = {errors.EmbershardError, errors.ConfigError, errors.InstallError, errors.LogError, errors.TrainingError}
     assert kinds - local == set(errors.STATUS_BY_ERROR)
     assert len(errors.ERROR_BY_STATUS) == len(errors.STATUS_BY_ERROR)
     assert all(kind.__name__ in str(errors.__doc__) for kind in kinds)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 _NO_NUMBER = (
-    "a gradient of step {:,} is no number: lower the learning rates, or look for numbers in the data that are out of all "
-    "proportion"
+    "a gradient of step {:,} is no number: lower the learning rates, or look for numbers in the data that are out of "
+    "all proportion"
 )
 
 
@@ -93,8 +93,8 @@ class Trainer:
         total, count = self._world.sum(told).tolist()
         if not math.isfinite(total):
             raise TrainingError(
-                f"the loss of step {step + 1:,} is {total:g}: lower the learning rates, or look for numbers in the data "
-                "that are out of all proportion"
+                f"the loss of step {step + 1:,} is {total:g}: lower the learning rates, or look for numbers in the "
+                "data that are out of all proportion"
             )
         # The layers get the mean of all ranks' gradients, and so do rows: so the sum is to be as many times as large.
         (losses_n.sum() * (self._world.size / max(count, 1))).backward()
