@@ -243,9 +243,7 @@ def test_what_trains_and_what_evaluates_must_hold_the_same_kind_of_ids(tmp_path:
     write(tmp_path / "a.csv", pa.table({"user_id": [1, 2]}))
     write(tmp_path / "b.csv", pa.table({"user_id": ["1", "x"]}))
     lines = 'data.train = ["a.csv"]\ndata.evaluate = ["b.csv"]\n'
-    with pytest.raises(
-        InvalidInput, match=r"b\.csv: column 'user_id' holds strings, and that of .*a\.csv integers, which"
-    ):
+    with pytest.raises(InvalidInput, match=r"b\.csv: feature 'user_id' has strings, and in .*a\.csv integers, which"):
         open_data(job(lines + "data.features.user_id = {}"), folder=tmp_path, seed=0)
     train, _ = open_data(job(lines + 'data.features.user_id.type = "string"'), folder=tmp_path, seed=0)
     (batch,) = Stream(train, batch=9).epoch(0)

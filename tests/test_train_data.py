@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 from support.examples import write
 
+from embershard.errors import InvalidInput
 from embershard.train import text
 from embershard.train.batches import Stream
 from embershard.train.schema import DataSpec, FeatureSpec
 from embershard.train.source import Source
-from embershard.train.sources import open_data
+from embershard.train.sources import open_data, open_evaluation
 
 ROWS = 500
 FORMATS = [".parquet", ".csv", ".tsv", ".csv.gz", ".tsv.gz"]
@@ -172,3 +173,12 @@ def test_files_are_found_by_patterns_from_the_folder_of_the_job(tmp_path: Path) 
     assert users(opened(folder, train=["[x].csv"], features=USER)[0]) == [3]
     assert users(opened(folder, train=["a.csv"], evaluate=["b.csv"], features=USER)[1]) == [0]
     assert users(opened(tmp_path, train=[str(folder / "a.csv")], features=USER)[0]) == [1]
+
+
+def test_what_evaluates_may_have_columns_that_what_trains_lacks(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", pa.table({"user_id": [1]}))
+    write(tmp_path / "b.parquet", pa.table({"user_id": [2], "targets": [[3, 4]]}))
+    data = DataSpec(train=["a.parquet"], evaluate=["b.parquet"], features={**USER, "targets": FeatureSpec()})
+    assert users(open_evaluation(data, folder=tmp_path, seed=0)) == [2]
+    with pytest.raises(InvalidInput, match=r"a\.parquet: must have one column 'targets'; it has 'user_id'"):
+        open_data(data, folder=tmp_path, seed=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -31,31 +30,47 @@ def open_data(data: DataSpec, *, folder: Path, seed: int) -> tuple[Source, Sourc
     Raises:
         InvalidInput: files are missing, can't be read, or lack columns or rows; files both train and evaluate.
     """
+    evaluate = open_evaluation(data, folder=folder, seed=seed)
     if data.synthetic is not None:
-        return Synthetic(data.synthetic, seed=seed), Synthetic(data.synthetic, seed=seed, evaluate=True)
-    columns = Columns(features=data.features, label=data.label, dense=data.dense)
-    paths = find(data.train, folder)
-    if data.evaluate_from is not None:
-        assert data.time is not None, "the schema sees to it"
-        before = Split(column=data.time, border=data.evaluate_from, later=False)
-        return (
-            open_files(paths, replace(columns, split=before)),
-            open_files(paths, replace(columns, split=replace(before, later=True))),
-        )
-    train = open_files(paths, columns)
-    if not data.evaluate:
-        return train, None
-    others = find(data.evaluate, folder)
-    if both := {path.resolve() for path in paths} & {path.resolve() for path in others}:
-        raise InvalidInput(f"{min(both)}: trains and evaluates, too; leave it out of one of them")
-    evaluate = open_files(others, columns)
+        return Synthetic(data.synthetic, seed=seed), evaluate
+    train = open_files(find(data.train, folder), _columns(data, later=False))
+    if not isinstance(evaluate, (ParquetFiles, TextFiles)):
+        return train, evaluate
     for feature, kind in evaluate.kinds.items():
         if kind != train.kinds[feature]:
             raise InvalidInput(
-                f"{evaluate.title}: column {columns.inputs[feature]!r} holds {kind}, and that of {train.title} "
-                f"{train.kinds[feature]}, which are other ids; the feature's type makes them the same"
+                f"{evaluate.title}: feature {feature!r} has {kind}, and in {train.title} {train.kinds[feature]}, which "
+                "are other ids; its type in the job file makes them the same"
             )
     return train, evaluate
+
+
+def open_evaluation(data: DataSpec, *, folder: Path, seed: int) -> Source | None:
+    """What to evaluate on, if the job file says; files that train alone needn't have its columns.
+
+    Raises:
+        InvalidInput: as `open_data`.
+    """
+    if data.synthetic is not None:
+        return Synthetic(data.synthetic, seed=seed, evaluate=True)
+    paths = find(data.train, folder)
+    if data.evaluate_from is not None:
+        return open_files(paths, _columns(data, later=True))
+    if not data.evaluate:
+        return None
+    others = find(data.evaluate, folder)
+    if both := {path.resolve() for path in paths} & {path.resolve() for path in others}:
+        raise InvalidInput(f"{min(both)}: trains and evaluates, too; leave it out of one of them")
+    return open_files(others, _columns(data, later=True))
+
+
+def _columns(data: DataSpec, *, later: bool) -> Columns:
+    """What to read of each file, on one side of the border in time, if there is one."""
+    split = None
+    if data.evaluate_from is not None:
+        assert data.time is not None, "the schema sees to it"
+        split = Split(column=data.time, border=data.evaluate_from, later=later)
+    return Columns(features=data.features, label=data.label, dense=data.dense, split=split)
 
 
 def find(patterns: Sequence[str], folder: Path) -> list[Path]:
