@@ -5,7 +5,7 @@
 | ctr/train, ctr/evaluate | ratings in the order of time; the last tenth evaluates | label: liked, 4 stars or more |
 | retrieval/train | who liked which film, but for everybody's last fifth | |
 | retrieval/evaluate | a person a row | targets: the last fifth; seen: the films that they liked before |
-| next_item/train | who rated which film next | history: up to 50 films before it |
+| next_item/train | what people rated, one after the other | history: up to 51 films; the next begins with the last |
 | next_item/validate, next_item/evaluate | a person a row: the last film but one; the last | history, seen, targets |
 | items | all films | title |
 
@@ -82,10 +82,12 @@ def _next_item(data: movielens.MovieLens) -> Iterator[tuple[str, pa.Table]]:
     users_N, items_N, times_N = _by_person(data, np.ones(len(data.users), np.bool_))
     begins_N, left_N = firsts(users_N), lasts(users_N) - np.arange(len(users_N))
     begun_N = np.arange(len(users_N)) > begins_N
-    train = np.flatnonzero(begun_N & (left_N >= 2))
-    train = train[np.argsort(times_N[train], kind="stable")]
+    # Whoever learns of all items of a history, each from those before it, so has each film to foresee once.
+    starts = np.flatnonzero(((np.arange(len(users_N)) - begins_N) % LONGEST == 0) & (left_N >= 3))
+    ends = np.minimum(starts + LONGEST + 1, lasts(users_N)[starts] - 1)
+    histories = runs(starts, ends, items_N, LONGEST + 1)
+    yield "next_item/train", pa.table({"user_id": pa.array(users_N[starts]), "history": histories})
     for name, places in (
-        ("train", train),
         ("validate", np.flatnonzero(begun_N & (left_N == 1))),
         ("evaluate", np.flatnonzero(begun_N & (left_N == 0))),
     ):
@@ -95,9 +97,8 @@ def _next_item(data: movielens.MovieLens) -> Iterator[tuple[str, pa.Table]]:
             "item_id": pa.array(items_N[places]),
             "at": pa.array(times_N[places], pa.timestamp("s", "UTC")),
         }
-        if name != "train":
-            columns["targets"] = runs(places, places + 1, items_N, 1)
-            columns["seen"] = runs(begins_N[places], places, items_N, ALL)
+        columns["targets"] = runs(places, places + 1, items_N, 1)
+        columns["seen"] = runs(begins_N[places], places, items_N, ALL)
         yield f"next_item/{name}", pa.table(columns)
 
 

@@ -96,21 +96,22 @@ def test_the_next_film_follows_its_history(files: dict[str, Any], ratings: movie
     sequences: dict[int, list[int]] = {}
     for user, item in zip(ratings.users[order].tolist(), ratings.items[order].tolist(), strict=True):
         sequences.setdefault(user, []).append(item)
-    found: dict[int, list[int]] = {user: [] for user in sequences}
-    for name, left in (("train", None), ("validate", 2), ("evaluate", 1)):
-        rows = files[f"next_item/{name}"]
-        for row in rows:
-            sequence = sequences[row["user_id"]]
-            place = sequence.index(row["item_id"])
-            assert row["history"] == sequence[max(0, place - 50) : place]
-            found[row["user_id"]].append(row["item_id"])
-            if left is not None:
-                assert place == len(sequence) - left
-                assert (row["targets"], row["seen"]) == ([row["item_id"]], sequence[:place])
-        assert [row["at"] for row in rows] == sorted(row["at"] for row in rows) or left is not None
-    assert {user: sorted(items) for user, items in found.items()} == {
-        user: sorted(sequence[1:]) for user, sequence in sequences.items()
+    foreseen: dict[int, list[int]] = {user: [] for user in sequences}
+    for row in files["next_item/train"]:
+        sequence, history = sequences[row["user_id"]], row["history"]
+        place = sequence.index(history[0])
+        assert 2 <= len(history) <= 51
+        assert history == sequence[place : place + len(history)]
+        foreseen[row["user_id"]] += history[1:]
+    assert {user: sorted(items) for user, items in foreseen.items()} == {
+        user: sorted(sequence[1:-2]) for user, sequence in sequences.items()
     }
+    for name, left in (("validate", 2), ("evaluate", 1)):
+        for row in files[f"next_item/{name}"]:
+            sequence = sequences[row["user_id"]]
+            place = len(sequence) - left
+            assert row["history"] == sequence[max(0, place - 50) : place]
+            assert (row["targets"], row["seen"]) == ([sequence[place]], sequence[:place])
 
 
 def test_items_are_all_films(files: dict[str, Any]) -> None:

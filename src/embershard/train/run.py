@@ -82,9 +82,8 @@ class Run:
         self._setup = Setup(job=job, config=config, folder=files, peers=Peers(self.world))
         self._checkpoints, self.progress = Checkpoints(self.folder, job.checkpoint.kept), Progress()
         with everywhere(self.world.gather, "the job can't begin", ConfigError):
-            data, evaluate = self._setup.open_data()
             model = self._setup.make_model()
-            self._evaluation = self._setup.make_evaluation(model, evaluate)
+            data, self._evaluation = self._setup.open(model)
         newest = self._checkpoints.newest(self.world)
         engine = self._setup.make_engine(self.world, newest and newest[0])
         self._trainer = Trainer(Tables(engine), model, job.optimizer, peers=self._setup.peers, seed=job.seed)

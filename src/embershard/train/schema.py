@@ -19,10 +19,10 @@ _Column = Annotated[str, Field(strict=True, min_length=1)]
 _Count = Annotated[int, Field(strict=True, ge=1, le=MAX_ROWS)]
 
 
-def _moment(value: Any) -> Moment:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**63:  # NaN isn't, either
+def _moment(value: Any) -> Moment | None:
+    if value is None or isinstance(value, date):
         return value
-    if isinstance(value, date):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**63:  # NaN isn't, either
         return value
     raise ValueError("must be a number, a date or a date-time, without quotes")
 

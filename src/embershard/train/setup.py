@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ from embershard.train.batches import Stream
 from embershard.train.evaluation import Evaluation
 from embershard.train.model import About, RanksItems, ScoresClicks, make_model
 from embershard.train.schema import DataSpec, FeatureSpec
-from embershard.train.sources import open_data
+from embershard.train.sources import open_data, open_evaluation, open_training
 from embershard.types import FeatureBatch
 
 if TYPE_CHECKING:
@@ -43,14 +43,6 @@ class Setup:
     """From which files are found."""
     peers: Peers
     """The ranks."""
-
-    def open_data(self) -> tuple[Source, Source | None]:
-        """What to train on, and what to evaluate on.
-
-        Raises:
-            InvalidInput: as `sources.open_data`.
-        """
-        return open_data(self.job.data, folder=self.folder, seed=self.job.seed)
 
     def stream(self, source: Source, *, shuffled: bool = True) -> Stream:
         """The examples of a source."""
@@ -78,40 +70,45 @@ class Setup:
         )
         return make_model(self.job.model, about, self.job.model_options)
 
-    def make_evaluation(self, model: nn.Module, evaluate: Source | None) -> Evaluation | None:
-        """What tells how good the model is, if there is data for it.
+    def open(self, model: nn.Module) -> tuple[Source, Evaluation | None]:
+        """What to train on, and what tells how good the model is, if there is data for it.
 
         Raises:
-            ConfigError, InvalidInput: the data has not what the model's kind of evaluation needs.
+            ConfigError, InvalidInput: the data has not what the job or the model's kind of evaluation needs.
         """
-        spec, data = self.job.evaluate, self.job.data
-        if evaluate is None:
-            return None
-        items: Source | None = None
         if isinstance(model, ScoresClicks):
-            if not data.labelled:
+            if not self.job.data.labelled:
                 raise ConfigError("data.label is missing: the model's scores are compared with labels")
-        elif spec.items is not None:
-            if not isinstance(model, RanksItems):
-                raise ConfigError(
-                    "evaluate.items: this model ranks no items; it needs queries, candidates, query_features and "
-                    "item_features (see embershard.train.model)"
-                )
-            if data.synthetic is not None:
-                raise ConfigError("evaluate.items: synthetic examples have no targets to be found")
-            features = {name: self._spec_of(name) for name in model.query_features}
-            features[spec.targets] = FeatureSpec(column=spec.targets)
-            if spec.seen is not None:
-                features[spec.seen] = FeatureSpec(column=spec.seen)
-            queries = replace(data, label=None, dense=[], features=features)
-            evaluate = open_data(queries, folder=self.folder, seed=self.job.seed)[1]
-            ranked = {name: self._spec_of(name) for name in model.item_features}
-            all_items = DataSpec(train=[spec.items], features=ranked)
-            items, _ = open_data(all_items, folder=self.folder, seed=self.job.seed)
-        assert evaluate is not None
+        elif self.job.evaluate.items is not None:
+            return self._open_ranking(model, self.job.evaluate.items)
+        train, evaluate = open_data(self.job.data, folder=self.folder, seed=self.job.seed)
+        return train, None if evaluate is None else self._evaluation(evaluate, None)
+
+    def _open_ranking(self, model: nn.Module, items: str) -> tuple[Source, Evaluation | None]:
+        """The same where evaluation ranks all items for each query: it reads other columns than training."""
+        if not isinstance(model, RanksItems):
+            raise ConfigError(
+                "evaluate.items: this model ranks no items; it needs queries, candidates, query_features and "
+                "item_features (see embershard.train.model)"
+            )
+        if self.job.data.synthetic is not None:
+            raise ConfigError("evaluate.items: synthetic examples have no targets to be found")
+        spec, given = self.job.evaluate, self.job.data.features
+        asked = {name: given.get(name, FeatureSpec()) for name in model.query_features}
+        for column in filter(None, (spec.targets, spec.seen)):
+            asked[column] = FeatureSpec(column=column)
+        ranked = {name: given.get(name, FeatureSpec()) for name in model.item_features}
+        where: dict[str, Any] = {"folder": self.folder, "seed": self.job.seed}
+        train = open_training(self.job.data, **where)
+        evaluate = open_evaluation(replace(self.job.data, label=None, dense=[], features=asked), **where)
+        if evaluate is None:
+            return train, None
+        return train, self._evaluation(evaluate, open_training(DataSpec(train=[items], features=ranked), **where))
+
+    def _evaluation(self, queries: Source, items: Source | None) -> Evaluation:
         return Evaluation(
-            spec,
-            queries=self.stream(evaluate, shuffled=False),
+            self.job.evaluate,
+            queries=self.stream(queries, shuffled=False),
             items=None if items is None else self.stream(items, shuffled=False),
             seed=self.config.collection.seed,
             peers=self.peers,
@@ -138,6 +135,3 @@ class Setup:
     def start(self) -> Snapshot | None:
         """What the job fine-tunes."""
         return None if self.job.start is None else find_snapshot(self.folder / self.job.start)
-
-    def _spec_of(self, feature: str) -> FeatureSpec:
-        return self.job.data.features.get(feature, FeatureSpec())

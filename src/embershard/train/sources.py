@@ -30,11 +30,9 @@ def open_data(data: DataSpec, *, folder: Path, seed: int) -> tuple[Source, Sourc
     Raises:
         InvalidInput: files are missing, can't be read, or lack columns or rows; files both train and evaluate.
     """
-    evaluate = open_evaluation(data, folder=folder, seed=seed)
-    if data.synthetic is not None:
-        return Synthetic(data.synthetic, seed=seed), evaluate
-    train = open_files(find(data.train, folder), _columns(data, later=False))
-    if not isinstance(evaluate, (ParquetFiles, TextFiles)):
+    train, evaluate = (open_(data, folder=folder, seed=seed) for open_ in (open_training, open_evaluation))
+    assert train is not None
+    if isinstance(train, Synthetic) or not isinstance(evaluate, (ParquetFiles, TextFiles)):
         return train, evaluate
     for feature, kind in evaluate.kinds.items():
         if kind != train.kinds[feature]:
@@ -43,6 +41,17 @@ def open_data(data: DataSpec, *, folder: Path, seed: int) -> tuple[Source, Sourc
                 "are other ids; its type in the job file makes them the same"
             )
     return train, evaluate
+
+
+def open_training(data: DataSpec, *, folder: Path, seed: int) -> ParquetFiles | TextFiles | Synthetic:
+    """What to train on; files that evaluate alone needn't have its columns.
+
+    Raises:
+        InvalidInput: as `open_data`.
+    """
+    if data.synthetic is not None:
+        return Synthetic(data.synthetic, seed=seed)
+    return open_files(find(data.train, folder), _columns(data, later=False))
 
 
 def open_evaluation(data: DataSpec, *, folder: Path, seed: int) -> Source | None:

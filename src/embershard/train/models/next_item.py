@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 
 class NextItem(nn.Module):
-    """Foresees each item of a feature `sequence` from those before it; `item` is a feature of the same table.
+    """Foresees items of a feature `sequence` from those before them; `item` is a feature of the same table.
+
+    If the data has `item`, it is what follows each sequence, and is all that is foreseen; else each item of a sequence
+    is, but the first: then a sequence is best as long as it can be, and in the data once.
 
     The items to choose from are all of a direct table, or at each step `negatives` of them, drawn evenly, and all of
     the global batch.
@@ -91,22 +94,28 @@ class NextItem(nn.Module):
         return inputs.vectors[self._item] * self._shrink
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """The losses [P] of all items but the first of each sequence."""
-        sequences = inputs.batch.features[self._sequence]
-        lengths_B = _lengths(sequences)
-        vectors_ND = inputs.vectors[self._sequence]
-        states_BLD = self._states(vectors_ND, sequences)
-        row_N, place_N = _places(lengths_B)
-        follows_P = np.flatnonzero(place_N > 0)
-        # What follows is foreseen from the place before it.
-        states_PD = states_BLD[tensor_of(row_N[follows_P]), tensor_of(place_N[follows_P] - 1)]
+        """The losses [P] of all that is foreseen."""
+        states_PD, right_P = self._foreseen(inputs)
         order_I, place_I = np.unique(
             inputs.peers.everyones_array(self._share(inputs.batch, inputs.step, inputs.peers)), return_index=True
         )
         items_ID = inputs.peers.everyones(self.candidates(inputs))[tensor_of(place_I)]
         logits_PI = states_PD @ items_ID.T
-        right_P = np.searchsorted(order_I, self._rows(sequences)[follows_P])
-        return cross_entropy(logits_PI, tensor_of(right_P).to(inputs.device), reduction="none")
+        place_P = np.searchsorted(order_I, right_P)
+        return cross_entropy(logits_PI, tensor_of(place_P).to(inputs.device), reduction="none")
+
+    def _foreseen(self, inputs: Inputs) -> tuple[Tensor, NDArray[np.int64]]:
+        """The states [P, D] from which items are foreseen, and the rows [P] of those items."""
+        features = inputs.batch.features
+        if self._item in features:
+            return self.queries(inputs), self._rows(features[self._item])
+        sequences = features[self._sequence]
+        row_N, place_N = _places(_lengths(sequences))
+        follows_P = np.flatnonzero(place_N > 0)
+        states_BLD = self._states(inputs.vectors[self._sequence], sequences)
+        # What follows is foreseen from the place before it.
+        states_PD = states_BLD[tensor_of(row_N[follows_P]), tensor_of(place_N[follows_P] - 1)]
+        return states_PD, self._rows(sequences)[follows_P]
 
     def _share(self, batch: Batch, step: int, peers: Peers) -> NDArray[np.int64]:
         """This rank's share of the items to choose from; all ranks' together are the same at any world size."""
@@ -114,7 +123,8 @@ class NextItem(nn.Module):
             return np.array_split(self._items_I, peers.size)[peers.rank]
         drawn = np.random.default_rng([self._seed, step]).choice(self._items_I, self._negatives)
         mine = np.array_split(drawn, peers.size)[peers.rank]
-        return np.unique(np.concatenate([mine, self._rows(batch.features[self._sequence])]))
+        given = batch.features.get(self._item, batch.features[self._sequence])
+        return np.unique(np.concatenate([mine, self._rows(given)]))
 
     def _rows(self, sequences: FeatureBatch) -> NDArray[np.int64]:
         """The rows [N] of all items: their ids, or what a list of names says.
