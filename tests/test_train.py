@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from support.jobs import DLRM, MODELS, NEXT_ITEM, collection, losses, run_job, write_job
+from support.jobs import DLRM, MODELS, NEXT_ITEM, VOCABULARY, collection, losses, run_job, write_job
 
 from embershard.config import parse_config
 from embershard.engine.local import LocalEngine
@@ -26,15 +26,6 @@ from embershard.store.manifest import find_snapshot
 from embershard.train.run import Run
 from embershard.train.tables import Tables
 from embershard.types import FeatureBatch
-
-VOCABULARY = """
-[[tables]]
-name = "zip"
-rows = 30
-dim = 8
-ids = { kind = "vocabulary", fallback_rows = 10, admit_after = 2 }
-factor = { kind = "low_rank", rank = 4 }
-"""
 
 
 def test_a_run_leaves_its_curves_its_result_and_a_snapshot_that_can_be_served(tmp_path: Path) -> None:

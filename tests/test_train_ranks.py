@@ -8,20 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.jobs import MODELS, collection, losses, run_job, write_job
+from support.jobs import MODELS, VOCABULARY, collection, losses, run_job, write_job
 from support.ranks import Ranks
 
 from embershard.engine.world import SoloWorld
 
 State = dict[str, np.ndarray[Any, Any]]
-MIXED = """
-[[tables]]
-name = "zip"
-rows = 50
-dim = 8
-ids = { kind = "vocabulary", fallback_rows = 10, admit_after = 2 }
-factor = { kind = "low_rank", rank = 4 }
-"""
 
 
 def on(ranks: Ranks | None, path: Path, folder: Path) -> State:
@@ -38,9 +30,12 @@ def assert_alike(state: State, expected: State, tolerance: float) -> None:
         np.testing.assert_allclose(state[name], array, atol=tolerance, rtol=0, err_msg=name)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_a_job_learns_the_same_at_any_world_size(tmp_path: Path, world: Callable[[int], Ranks], model: str) -> None:
-    path = write_job(tmp_path, MODELS[model], batch=50, epochs=10, steps=50)
+JOBS = MODELS | {"with a vocabulary": MODELS["dlrm"].replace("tags = {} }", "tags = {}, zip = {} }")}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_learns_the_same_at_any_world_size(tmp_path: Path, world: Callable[[int], Ranks], job: str) -> None:
+    path = write_job(tmp_path, JOBS[job], tables=collection() + VOCABULARY, batch=50, epochs=10, steps=50)
     expected = on(None, path, tmp_path / "alone")
     for size in (1, 2, 3):
         state = on(world(size), path, tmp_path / f"ranks{size}")

@@ -28,6 +28,7 @@ def write_data(folder: Path, examples: int = 640, seed: int = 0) -> None:
     table = pa.table(
         {
             "user_id": user_id,
+            "zip": [f"z{number}" for number in random.zipf(1.5, examples) % 40],
             "item_id": item_id,
             "tags": tags,
             "clicked": clicked.astype(np.float32),
@@ -74,6 +75,16 @@ pooling = "mean"
 init = {{ kind = "normal", scale = 0.3 }}
 """
 
+
+VOCABULARY = """
+[[tables]]
+name = "zip"
+rows = 30
+dim = 8
+ids = { kind = "vocabulary", fallback_rows = 10, admit_after = 2 }
+factor = { kind = "low_rank", rank = 4 }
+"""
+"""A table whose ids come and go, and whose rows share a projection."""
 
 DLRM = """
 model = "dlrm"

@@ -96,7 +96,8 @@ class _Step:
         if moved:
             rows = rows_of_parts(moved)
             shared = [matrix for part in moved for matrix in part.table.matrices if matrix.shared]
-            rows |= {matrix.name: torch.arange(matrix.rows) for matrix in shared}
+            # What all rows of a table share is moved by one rank, by the sum of all ranks' gradients.
+            rows |= {matrix.name: torch.arange(0 if engine.world.rank else matrix.rows) for matrix in shared}
             held = engine.hold(rows, rows.keys())
             stored |= shares(moved, held.rows)
         return cls(tables=tables, parts=parts, held=held, stored=stored)
@@ -124,7 +125,9 @@ class _Step:
                 name = part.table.matrices[-1].name
                 shared[name] = shared[name] + of_projection if name in shared else of_projection
         if self.held:
-            self.held.apply(concatenated(pieces) | shared)
+            summed = {name: world.sum(gradient) for name, gradient in shared.items()}
+            mine = {name: gradient[: 0 if world.rank else None] for name, gradient in summed.items()}
+            self.held.apply(concatenated(pieces) | mine)
 
 
 class _Lookup(torch.autograd.Function):
