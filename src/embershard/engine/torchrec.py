@@ -123,9 +123,10 @@ def _sharded(group: Group, world: World) -> ShardedEmbeddingCollection:
     )
     environment = ShardingEnv.from_process_group(dist.group.WORLD)
     sharded = sharder.shard(whole, plan, environment, world.device)
-    for module in sharded.modules():
-        if isinstance(module, BatchedFusedEmbedding):
-            _pool(module)
+    for lookup in sharded._lookups:
+        for kernel in lookup.modules():
+            if isinstance(kernel, BatchedFusedEmbedding):
+                _pool(kernel)
     return sharded
 
 
