@@ -29,7 +29,7 @@ RESULTS: Final = Path(__file__).parent / "results" / "training.json"
 NAMES: Final = [f"f{number}" for number in range(FEATURES)]
 
 
-def rank_main(batch: int, rounds: int) -> None:
+def rank_main(batch: int, bag: int, rounds: int) -> None:
     """One rank: measures, and rank 0 prints a line of JSON."""
     import torch
     import torch.distributed as dist
@@ -38,7 +38,7 @@ def rank_main(batch: int, rounds: int) -> None:
     from embershard.engine.world import TorchWorld
 
     world = TorchWorld(timeout_s=120)
-    batches = _batches(batch, world.rank, world.size)
+    batches = _batches(batch, bag, world.rank, world.size)
     contenders: dict[str, Callable[[int], Any]] = {
         "embershard": _ours(batches, world),
         "torchrec": _on_torchrec(batches, world.size),
@@ -60,8 +60,8 @@ def rank_main(batch: int, rounds: int) -> None:
     world.leave()
 
 
-def _batches(batch: int, rank: int, size: int) -> list[Any]:
-    """This rank's shares of some global batches."""
+def _batches(batch: int, bag: int, rank: int, size: int) -> list[Any]:
+    """This rank's shares of some global batches; every feature of every example has `bag` ids."""
     import numpy as np
 
     from embershard.train.batches import Batch
@@ -71,10 +71,12 @@ def _batches(batch: int, rank: int, size: int) -> list[Any]:
     for number in range(8):
         random = np.random.default_rng(number)
         share = slice(*(np.array([rank, rank + 1]) * batch // size))
-        ids = {name: (random.zipf(1.2, batch) * 2654435761 % ROWS).astype(np.int64)[share] for name in NAMES}
+        drawn = {name: random.zipf(1.2, (batch, bag)) * 2654435761 % ROWS for name in NAMES}
+        ids = {name: of_all.astype(np.int64)[share].reshape(-1) for name, of_all in drawn.items()}
         dense = random.normal(size=(batch, DENSE)).astype(np.float32)[share]
         labels = random.integers(0, 2, batch).astype(np.float32)[share]
-        features = {name: FeatureBatch(feature=name, ids=values) for name, values in ids.items()}
+        lengths = None if bag == 1 else np.full(len(labels), bag, np.int32)
+        features = {name: FeatureBatch(feature=name, ids=values, lengths=lengths) for name, values in ids.items()}
         made.append(
             Batch(
                 features=features,
@@ -191,7 +193,8 @@ def _on_torchrec(batches: list[Any], size: int) -> Callable[[int], Any]:
     def step(number: int) -> None:
         batch = batches[number % len(batches)]
         values = torch.cat([torch.from_numpy(batch.features[name].ids) for name in NAMES])
-        lengths = torch.ones(len(values), dtype=torch.int32)
+        bags = batch.examples * len(NAMES)
+        lengths = torch.full((bags,), len(values) // bags, dtype=torch.int32)
         loss = parallel(KeyedJaggedTensor(keys=NAMES, values=values, lengths=lengths), batch)
         loss.backward()
         optimizer.step()
@@ -213,7 +216,10 @@ def _on_ddp(batches: list[Any]) -> Callable[[int], Any]:
             self.layers = _layers()
 
         def forward(self, batch: Any) -> Any:
-            vectors = {name: self.tables[name](torch.from_numpy(batch.features[name].ids)[:, None]) for name in NAMES}
+            vectors = {
+                name: self.tables[name](torch.from_numpy(batch.features[name].ids).reshape(batch.examples, -1))
+                for name in NAMES
+            }
             return _loss(self.layers, vectors, batch)
 
     model = Model()
@@ -237,16 +243,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", default="1,2", help="numbers of ranks (default %(default)s)")
     parser.add_argument("--batch", type=int, default=2048, help="examples of all ranks (default %(default)s)")
+    parser.add_argument("--bag", type=int, default=1, help="ids of a feature (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each (default %(default)s)")
     options = parser.parse_args()
     quieten()
     if "RANK" in os.environ:
-        rank_main(options.batch, options.rounds)
+        rank_main(options.batch, options.bag, options.rounds)
         return
     results: dict[str, Any] = {"batch": options.batch, "features": FEATURES, "dim": DIM, "rows": ROWS, "worlds": {}}
     for world in map(int, options.worlds.split(",")):
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-        flags = ["--batch", str(options.batch), "--rounds", str(options.rounds)]
+        flags = [f"--{name}={getattr(options, name)}" for name in ("batch", "bag", "rounds")]
         shown = subprocess.run(
             [sys.executable, *launcher, __file__, *flags],
             stdout=subprocess.PIPE,

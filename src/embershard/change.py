@@ -167,14 +167,18 @@ def rows_of_parts(parts: Iterable[RowBatch]) -> ByMatrix:
     return concatenated(pair for part in parts for pair in zip(part.table.own_matrices, part.rows, strict=True))
 
 
-def shares(parts: Iterable[RowBatch], gathered: Mapping[str, Tensor]) -> ByPart:
-    """What was gathered for `rows_of_parts`, as it belongs to each part: its rows of each of its matrices."""
+def shares(
+    parts: Iterable[RowBatch],
+    gathered: Mapping[str, Tensor],
+    size: Callable[[RowBatch], int] = lambda part: len(part.ids.rows_M),
+) -> ByPart:
+    """What was gathered for `rows_of_parts`, as it belongs to each part: its rows of each of its matrices, so many."""
     taken = dict.fromkeys(gathered, 0)
     shared_out: ByPart = {}
     for part in parts:
         pieces = []
         for matrix in part.table.own_matrices:
-            start, taken[matrix] = taken[matrix], taken[matrix] + len(part.ids.rows_M)
+            start, taken[matrix] = taken[matrix], taken[matrix] + size(part)
             pieces.append(gathered[matrix][start : taken[matrix]])
         shared_out[part] = pieces
     return shared_out

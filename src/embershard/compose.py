@@ -11,7 +11,7 @@ bags are projected, and not every id's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from embershard.arrays import tensor_of
+from embershard.config import QuotientRemainder
 from embershard.errors import InvalidInput
 from embershard.factor import combine, finish, spread, stored_rows
 from embershard.ids import IdRows, rows_of
@@ -49,6 +50,17 @@ class Sums:
         return cls(
             offsets=None if one_each else np.concatenate([[0], np.cumsum(counts_B)]), coefficients_M=coefficients_M
         )
+
+    @classmethod
+    def joined(cls, maps: Sequence[tuple[Sums, int]], *, weighted: bool = False) -> Sums:
+        """Several, each with the number of its inputs, as one: their inputs and outputs one after the other; `weighted`
+        if it is to have coefficients, even if all are 1."""
+        counts = [np.ones(size, np.int64) if one.offsets is None else np.diff(one.offsets) for one, size in maps]
+        coefficients = None
+        if weighted or any(one.coefficients_M is not None for one, _ in maps):
+            given = ((one.coefficients_M, size) for one, size in maps)
+            coefficients = np.concatenate([np.ones(size, np.float32) if own is None else own for own, size in given])
+        return cls.of(np.concatenate(counts), coefficients)
 
     def __call__(self, inputs_MD: Tensor) -> Tensor:
         """Inputs [M, D] → outputs [B, D]."""
@@ -146,6 +158,22 @@ class RowBatch:
         ids = self.ids.settled(slots_n, first_row)
         normalised = self.outer is not None
         return self._with(self.table, self.batch, ids, self.counts_B, self.weights_n, normalised=normalised)
+
+    @property
+    def summable(self) -> bool:
+        """Whether answers are made of sums of rows of one matrix, which whoever holds the rows can make."""
+        return self.outer is None and not isinstance(self.table.factor, QuotientRemainder)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows may be multiplied before they are summed: by the table and the kind of request, and not by what
+        its ids are."""
+        return self.table.pooling == "mean" or self.table.signed or self.batch.weights is not None
+
+    @property
+    def summed(self) -> RowBatch:
+        """The same where rows are stored as the sums that `inner` makes of them."""
+        return replace(self, inner=Sums(offsets=None, coefficients_M=None))
 
     @property
     def rows(self) -> list[Tensor]:

@@ -116,6 +116,11 @@ class TableSpec:
         return 1 if isinstance(self.ids, DirectIds) else self.ids.hashes
 
     @property
+    def signed(self) -> bool:
+        """Whether rows have signs."""
+        return not isinstance(self.ids, DirectIds) and self.ids.signed
+
+    @property
     def capacity(self) -> int:
         """Ids that may own a row."""
         match self.ids:

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from tqdm import tqdm
 
 from embershard.change import last_of_each
+from embershard.compose import Sums
 from embershard.config import VocabularyIds
 from embershard.engine.beside import freed
 from embershard.engine.placement import Group, bytes_of_tables, groups_of
@@ -31,17 +32,17 @@ if TYPE_CHECKING:
 
 
 Apply = Callable[[Tensor], None]
-"""Joint: moves rows that were gathered by gradients [M, kernel_dim]."""
+"""Joint: moves rows by the gradients [M, kernel_dim] of what was gathered."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Held:
-    """Rows that were gathered, and that gradients may move; once."""
+    """What was gathered of rows that gradients may move; once."""
 
     rows: dict[str, Tensor]
-    """{matrix: float32 [M, D]}."""
+    """{matrix: float32 [M, D]}, or sums of rows [B, D]."""
     apply: Callable[[Mapping[str, Tensor]], None]
-    """Joint: as `Engine.apply`, with gradients [M, D] for all of these rows."""
+    """Joint: as `Engine.apply`, with gradients for all of these."""
 
 
 class Engine(ABC):
@@ -106,6 +107,10 @@ class Engine(ABC):
         """As `_gather`, and what makes one optimizer step of all ranks' gradients [M, kernel_dim] of the same rows."""
 
     @abstractmethod
+    def _hold_sums(self, group: Group, physical_M: Tensor, sums: Sums) -> tuple[Tensor, Apply]:
+        """The same for sums [B, kernel_dim] of rows, which whoever holds the rows makes."""
+
+    @abstractmethod
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Sends each row, and its item if there are any, to the rank that holds it: rows of the shard, and items.
 
@@ -118,14 +123,14 @@ class Engine(ABC):
 
     def gather(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
         """The rows of each matrix, {matrix: float32 [M, D]}."""
-        return self._each(rows, active, lambda group, _, physical_M: self._gather(group, physical_M)[:, : group.dim])
+        return self._each(rows, active, lambda group, physical_M: self._gather(group, physical_M)[:, : group.dim])
 
     def books(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
         """What is known of each row, {matrix: int32 [M, 3]}: updates, sightings, and whether it is frozen."""
         return self._each(
             rows,
             active,
-            lambda group, _, physical_M: self._from_owners(group, physical_M, self.shards[group.name].books),
+            lambda group, physical_M: self._from_owners(group, physical_M, self.shards[group.name].books),
         )
 
     def apply(self, rows: Mapping[str, Tensor], gradients: Mapping[str, Tensor], active: Collection[str]) -> None:
@@ -137,21 +142,36 @@ class Engine(ABC):
             apply(gradients_MD.to(self.world.device))
         self.refresh(active)
 
-    def hold(self, rows: Mapping[str, Tensor], active: Collection[str]) -> Held:
-        """As `gather`, for rows that will be moved: then `apply` has less to do."""
-        held: list[tuple[Group, list[str], Apply]] = []
+    def hold(self, rows: Mapping[str, Tensor], active: Collection[str], sums: Mapping[str, Sums] | None = None) -> Held:
+        """As `gather`, for rows that will be moved: then `apply` has less to do.
 
-        def gather(group: Group, names: list[str], physical_M: Tensor) -> Tensor:
-            vectors_MD, apply = self._hold(group, physical_M)
-            held.append((group, names, apply))
-            return vectors_MD[:, : group.dim]
+        Of matrices that are named in `sums`, those are gathered, [B, D], and the gradients are theirs. Who is named is
+        the same on every rank.
+        """
+        found: dict[str, Tensor] = {}
+        applies: list[tuple[list[str], int, Apply]] = []
+        for group in self._active(active):
+            for summed in (False, True):
+                chosen = {name: rows[name] for name in group.slots if name in rows and (name in (sums or {})) == summed}
+                if not chosen:
+                    continue
+                physical_M, names, counts = group.physical(chosen)
+                physical_M = physical_M.to(self.world.device)
+                if summed:
+                    of_all = [(sums[name], count) for name, count in zip(names, counts, strict=True)]
+                    counts = [count if one.offsets is None else len(one.offsets) - 1 for one, count in of_all]
+                    vectors, apply = self._hold_sums(group, physical_M, Sums.joined(of_all))
+                else:
+                    vectors, apply = self._hold(group, physical_M)
+                found.update(zip(names, vectors[:, : group.dim].split(counts), strict=True))
+                applies.append((names, group.kernel_dim, apply))
 
         def move(gradients: Mapping[str, Tensor]) -> None:
-            for group, names, apply in held:
-                apply(_stacked(gradients, names, group.kernel_dim).to(self.world.device))
+            for names, dim, apply in applies:
+                apply(_stacked(gradients, names, dim).to(self.world.device))
             self.refresh(active)
 
-        return Held(rows=self._each(rows, active, gather), apply=move)
+        return Held(rows=found, apply=move)
 
     def write(
         self,
@@ -204,13 +224,13 @@ class Engine(ABC):
         return bytes_of_tables(self.groups)
 
     def _each(
-        self, rows: Mapping[str, Tensor], active: Collection[str], answer: Callable[[Group, list[str], Tensor], Tensor]
+        self, rows: Mapping[str, Tensor], active: Collection[str], answer: Callable[[Group, Tensor], Tensor]
     ) -> dict[str, Tensor]:
-        """What `answer` says of the physical rows of each group, those of so named matrices, as it belongs to these."""
+        """What `answer` says of the physical rows of each group, as it belongs to the matrices."""
         answers: dict[str, Tensor] = {}
         for group in self._active(active):
             physical_M, names, counts = group.physical(rows)
-            pieces = answer(group, names, physical_M.to(self.world.device)).split(counts)
+            pieces = answer(group, physical_M.to(self.world.device)).split(counts)
             answers.update(zip(names, pieces, strict=True))
         return answers
 

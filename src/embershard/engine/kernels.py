@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torch import Tensor
+
+from embershard.arrays import tensor_of
 
 if TYPE_CHECKING:
+    from embershard.compose import Sums
     from embershard.engine.placement import Group
+
+
+def pooled(kernel: Any, rows_M: Tensor, sums: Sums) -> Tensor:
+    """Sums [B, kernel_dim] of rows of a kernel with one table, by FBGEMM's table-batched embedding."""
+    device = rows_M.device
+    if sums.offsets is None:
+        offsets = torch.arange(len(rows_M) + 1, device=device)
+    else:
+        offsets = tensor_of(sums.offsets).to(device)
+    weights_M = None if sums.coefficients_M is None else tensor_of(sums.coefficients_M).to(device)
+    vectors: Tensor = kernel(rows_M, offsets, weights_M)
+    return vectors
+
 
 _OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,

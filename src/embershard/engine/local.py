@@ -13,8 +13,9 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 from torch import Tensor
 
+from embershard.compose import Sums
 from embershard.engine.base import Apply, Engine
-from embershard.engine.kernels import optimizer_arguments
+from embershard.engine.kernels import optimizer_arguments, pooled
 from embershard.engine.placement import Group
 from embershard.engine.shard import Shard
 
@@ -47,9 +48,13 @@ class LocalEngine(Engine):
 
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
         """As `Engine._hold`."""
-        shard, offsets = self.shards[group.name], torch.arange(len(physical_M) + 1, device=self.world.device)
+        return self._hold_sums(group, physical_M, Sums(offsets=None, coefficients_M=None))
+
+    def _hold_sums(self, group: Group, physical_M: Tensor, sums: Sums) -> tuple[Tensor, Apply]:
+        """As `Engine._hold_sums`."""
+        shard = self.shards[group.name]
         with torch.enable_grad():
-            vectors: Tensor = shard.kernel(physical_M, offsets)
+            vectors = pooled(shard.kernel, physical_M, sums)
 
         def apply(gradients_MD: Tensor) -> None:
             kept = shard.hold(physical_M)

@@ -119,9 +119,10 @@ class Shard:
     def hold(self, local_M: Tensor) -> Kept:
         """Precedes every step of the optimizer: remembers those of the rows that are frozen."""
         self._tell(local_M)
-        rows = local_M[self.frozen[local_M] != 0]
-        if not len(rows):
+        frozen_M = self.frozen.index_select(0, local_M)
+        if not frozen_M.any():
             return []
+        rows = local_M[frozen_M != 0]
         return [
             (tensor, rows, tensor[rows]) for tensor in (self.weight, self.state, self.updates) if tensor is not None
         ]
@@ -151,11 +152,12 @@ class Shard:
 
     def _count(self, local_M: Tensor) -> None:
         """One update a row, however often it was named; every naming is a sighting."""
-        updates_M = self.updates[local_M]
+        updates_M = self.updates.index_select(0, local_M)
         self.updates.index_copy_(0, local_M, updates_M + (updates_M < _MOST))
         self.sightings.index_add_(0, local_M, torch.ones_like(local_M, dtype=torch.int32))
-        sightings_M = self.sightings[local_M]
-        self.sightings.index_copy_(0, local_M, torch.where(sightings_M < 0, _MOST, sightings_M))
+        over_M = self.sightings.index_select(0, local_M) < 0
+        if over_M.any():
+            self.sightings.index_fill_(0, local_M[over_M], _MOST)
 
     def tensors(self, matrix: str) -> dict[str, Tensor]:
         """Views of one matrix's rows on this rank: `weight` [n, D], `sum` [n] or [n, D] if any, and the books [n]."""

@@ -8,7 +8,9 @@ gradients there, to the fused optimizer.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
@@ -21,9 +23,11 @@ from torchrec.distributed.sharding_plan import construct_module_sharding_plan, r
 from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_configs import DataType
 
+from embershard.arrays import tensor_of
+from embershard.compose import Sums
 from embershard.config import Config
 from embershard.engine.base import Apply, Engine
-from embershard.engine.kernels import optimizer_arguments
+from embershard.engine.kernels import optimizer_arguments, pooled
 from embershard.engine.placement import Group
 from embershard.engine.shard import Shard
 from embershard.engine.world import World
@@ -81,6 +85,33 @@ class TorchRecEngine(Engine):
         answered = module.compute_and_output_dist(context, arrived).wait()
         return answered[_FEATURE].values(), torch.cat([features.values() for features in arrived])
 
+    def _hold_sums(self, group: Group, physical_M: Tensor, sums: Sums) -> tuple[Tensor, Apply]:
+        """As `Engine._hold_sums`: every rank sums what it holds of each bag, and who has asked adds those up.
+
+        So a bag costs as many vectors on the way as there are ranks, however many rows it has.
+        """
+        shard, size = self.shards[group.name], self.world.size
+        module: ShardedEmbeddingCollection = shard.kernel
+        arrived = module.input_dist(module.create_context(), _bags(physical_M, sums)).wait().wait()
+        (features,) = arrived
+        mine = len(physical_M) if sums.offsets is None else len(sums.offsets) - 1
+        of_ranks = [mine] if size == 1 else _exchange_counts([mine] * size)
+        kernel, rows_M = _kernel(module), features.values().long()
+        with torch.enable_grad():
+            partial: Tensor = kernel(rows_M, features.offsets().long(), features.weights_or_none())
+        vectors = partial.detach()
+        if size > 1:
+            vectors = _exchange(vectors, of_ranks, [mine] * size).view(size, mine, -1).sum(dim=0)
+
+        def apply(gradients_BD: Tensor) -> None:
+            if size > 1:
+                gradients_BD = _exchange(gradients_BD.repeat(size, 1), [mine] * size, of_ranks)
+            kept = shard.hold(rows_M)
+            partial.backward(gradients_BD)
+            shard.moved(rows_M, kept)
+
+        return vectors, apply
+
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """As `Engine.to_owners`."""
         order, sent = _by_owner(group, physical_M)
@@ -123,25 +154,37 @@ def _sharded(group: Group, world: World) -> ShardedEmbeddingCollection:
     )
     environment = ShardingEnv.from_process_group(dist.group.WORLD)
     sharded = sharder.shard(whole, plan, environment, world.device)
-    for lookup in sharded._lookups:
-        for kernel in lookup.modules():
-            if isinstance(kernel, BatchedFusedEmbedding):
-                _pool(kernel)
+    _pool(sharded)
     return sharded
 
 
-def _pool(lookup: BatchedFusedEmbedding) -> None:
+def _bags(physical_M: Tensor, sums: Sums) -> KeyedJaggedTensor:
+    device = physical_M.device
+    counts_B = np.ones(len(physical_M), np.int64) if sums.offsets is None else np.diff(sums.offsets)
+    weights_M = None if sums.coefficients_M is None else tensor_of(sums.coefficients_M).to(device)
+    lengths_B = tensor_of(counts_B.astype(np.int32)).to(device)
+    return KeyedJaggedTensor(keys=[_FEATURE], values=physical_M, lengths=lengths_B, weights=weights_M)
+
+
+def _lookup(module: ShardedEmbeddingCollection) -> BatchedFusedEmbedding:
+    """What looks up the rows of this rank: there is one, as there is one table."""
+    (found,) = (
+        part for lookup in module._lookups for part in lookup.modules() if isinstance(part, BatchedFusedEmbedding)
+    )
+    return found
+
+
+def _kernel(module: ShardedEmbeddingCollection) -> Any:
+    return _lookup(module).emb_module
+
+
+def _pool(module: ShardedEmbeddingCollection) -> None:
     """Has TorchRec's lookup of rows go through FBGEMM's kernel with pooling, one row a bag: on CPUs the way back of the
     one without costs six to ten times as much."""
-    kernel = lookup.emb_module
+    kernel = _kernel(module)
     kernel.pooling_mode = PoolingMode.SUM
-
-    def forward(features: KeyedJaggedTensor) -> Tensor:
-        rows_M = features.values().long()
-        vectors_MD: Tensor = kernel(rows_M, torch.arange(len(rows_M) + 1, device=rows_M.device))
-        return vectors_MD
-
-    lookup.forward = forward
+    one_each = Sums(offsets=None, coefficients_M=None)
+    _lookup(module).forward = lambda features: pooled(kernel, features.values().long(), one_each)
 
 
 def _by_owner(group: Group, physical_M: Tensor) -> tuple[Tensor, list[int]]:

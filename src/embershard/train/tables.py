@@ -11,7 +11,7 @@ be served. All uses of a table in one step, of several features or several ids, 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from embershard.change import concatenated, rows_of_parts, shares
 from embershard.collection import Collection
+from embershard.compose import Sums
 from embershard.engine import admission
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class _Step:
         """Joint: gathers the rows of all parts."""
         engine = tables.engine
         fixed = [part for part in parts if part.table.frozen or not moving]
-        moved = [part for part in parts if not (part.table.frozen or not moving)]
+        moved = [part for part in parts if moving and not part.table.frozen]
         rows = rows_of_parts(fixed)
         stored = shares(fixed, engine.gather(rows, rows.keys()))
         held = None
@@ -98,8 +99,12 @@ class _Step:
             shared = [matrix for part in moved for matrix in part.table.matrices if matrix.shared]
             # What all rows of a table share is moved by one rank, by the sum of all ranks' gradients.
             rows |= {matrix.name: torch.arange(0 if engine.world.rank else matrix.rows) for matrix in shared}
-            held = engine.hold(rows, rows.keys())
-            stored |= shares(moved, held.rows)
+            sums = _sums_of(moved)
+            held = engine.hold(rows, rows.keys(), sums)
+            # What comes as sums, has nothing left to be summed.
+            seen = {part: part.summed if part.table.own_matrices[0] in sums else part for part in moved}
+            stored |= shares(seen.values(), held.rows, lambda part: _size(part, sums))
+            parts = [seen.get(part, part) for part in parts]
         return cls(tables=tables, parts=parts, held=held, stored=stored)
 
     def vectors(self) -> list[Tensor]:
@@ -128,6 +133,31 @@ class _Step:
             summed = {name: world.sum(gradient) for name, gradient in shared.items()}
             mine = {name: gradient[: 0 if world.rank else None] for name, gradient in summed.items()}
             self.held.apply(concatenated(pieces) | mine)
+
+
+def _sums_of(parts: Sequence[RowBatch]) -> dict[str, Sums]:
+    """{matrix: the sums that its parts are}, of tables that have bags."""
+    bags = {
+        part.table.name
+        for part in parts
+        if part.summable and part.table.pooling != "none" and part.batch.lengths is not None
+    }
+    by_matrix: dict[str, list[RowBatch]] = {}
+    for part in parts:
+        if part.table.name in bags:
+            by_matrix.setdefault(part.table.own_matrices[0], []).append(part)
+    return {
+        # Whether there are weights is the same on every rank, as ranks send them to each other.
+        matrix: Sums.joined(
+            [(part.inner, len(part.ids.rows_M)) for part in of_it], weighted=any(part.weighted for part in of_it)
+        )
+        for matrix, of_it in by_matrix.items()
+    }
+
+
+def _size(part: RowBatch, sums: Mapping[str, Sums]) -> int:
+    """How many rows, or sums of rows, a part has of each of its matrices."""
+    return part.outputs if part.table.own_matrices[0] in sums else len(part.ids.rows_M)
 
 
 class _Lookup(torch.autograd.Function):
