@@ -42,6 +42,9 @@ class Implementation:
     def update(self, updates: Sequence[Sequence[FeatureUpdate]], now_s: int | None = None) -> None:
         self._each("update", [[of_rank, now_s] for of_rank in updates])
 
+    def learn(self, updates: Sequence[Sequence[FeatureUpdate]]) -> list[list[Array]]:
+        return self._each("learn", [[of_rank] for of_rank in updates])
+
     def grow(self, table: str, rows: int, **start: Any) -> None:
         self._each("grow", [[Growth(table=table, rows=rows, **start)]] * self.size)
 

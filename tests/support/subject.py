@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from embershard.config import Config
 from embershard.engine.base import Engine
@@ -40,6 +41,17 @@ class Subject:
 
     def update(self, updates: Sequence[FeatureUpdate], now_s: int | None = None) -> None:
         self.session.update(updates, now_s=now_s)
+
+    def learn(self, updates: Sequence[FeatureUpdate]) -> list[np.ndarray[Any, Any]]:
+        """As `update`, and as training does it: by a loss whose gradients these are. Returns the vectors."""
+        from embershard.train.tables import Tables
+
+        tables = Tables(self.engine)
+        vectors = tables(tables.read([update.batch for update in updates]))
+        size = self.engine.world.size  # the gradient is to be the sum over ranks, and training takes the mean
+        loss = sum((vectors[u.batch.feature] * torch.from_numpy(u.gradients) * size).sum() for u in updates)
+        loss.backward()
+        return [vectors[update.batch.feature].detach().numpy() for update in updates]
 
     def grow(self, growth: Growth) -> None:
         grow(self.engine, growth)

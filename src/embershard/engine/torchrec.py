@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
 from torch import Tensor
+from torch.nn.functional import pad
 from torchrec import EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
 from torchrec.distributed.batched_embedding_kernel import BatchedFusedEmbedding
 from torchrec.distributed.comm_ops import set_gradient_division
@@ -94,23 +95,24 @@ class TorchRecEngine(Engine):
         module: ShardedEmbeddingCollection = shard.kernel
         arrived = module.input_dist(module.create_context(), _bags(physical_M, sums)).wait().wait()
         (features,) = arrived
-        mine = len(physical_M) if sums.offsets is None else len(sums.offsets) - 1
+        mine = 1 + (len(physical_M) if sums.offsets is None else len(sums.offsets) - 1)
         of_ranks = [mine] if size == 1 else _exchange_counts([mine] * size)
         kernel, rows_M = _kernel(module), features.values().long()
         with torch.enable_grad():
             partial: Tensor = kernel(rows_M, features.offsets().long(), features.weights_or_none())
         vectors = partial.detach()
         if size > 1:
-            vectors = _exchange(vectors, of_ranks, [mine] * size).view(size, mine, -1).sum(dim=0)
+            vectors = _exchange(vectors, of_ranks, [mine] * size).view(size, mine, group.kernel_dim).sum(dim=0)
 
         def apply(gradients_BD: Tensor) -> None:
+            gradients_BD = pad(gradients_BD, (0, 0, 0, 1))
             if size > 1:
                 gradients_BD = _exchange(gradients_BD.repeat(size, 1), [mine] * size, of_ranks)
             kept = shard.hold(rows_M)
             partial.backward(gradients_BD)
             shard.moved(rows_M, kept)
 
-        return vectors, apply
+        return vectors[:-1], apply
 
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """As `Engine.to_owners`."""
@@ -159,10 +161,11 @@ def _sharded(group: Group, world: World) -> ShardedEmbeddingCollection:
 
 
 def _bags(physical_M: Tensor, sums: Sums) -> KeyedJaggedTensor:
+    """The rows of each bag, and one bag more, without any: a rank without bags would have TorchRec fail."""
     device = physical_M.device
     counts_B = np.ones(len(physical_M), np.int64) if sums.offsets is None else np.diff(sums.offsets)
     weights_M = None if sums.coefficients_M is None else tensor_of(sums.coefficients_M).to(device)
-    lengths_B = tensor_of(counts_B.astype(np.int32)).to(device)
+    lengths_B = tensor_of(np.append(counts_B, 0).astype(np.int32)).to(device)
     return KeyedJaggedTensor(keys=[_FEATURE], values=physical_M, lengths=lengths_B, weights=weights_M)
 
 
