@@ -14,6 +14,8 @@ from embershard.v1 import embershard_pb2 as pb
 from embershard_server.joint import Joint, shielded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from embershard.config import Config
     from embershard.engine.clients import Clients
     from embershard.engine.tick import Action, Ticker
@@ -32,8 +34,11 @@ RETRY_S = 10.0
 class Versions:
     """What the engine's thread does about snapshots (`actions` jointly, `chore` alone), and what callers ask."""
 
-    def __init__(self, started: Started, data: DataDir, config: Config, loads: Loads) -> None:
-        self._loads = loads
+    def __init__(
+        self, started: Started, data: DataDir, config: Config, loads: Loads, trimmed: Callable[[int], None]
+    ) -> None:
+        """`trimmed` is told from which snapshot on the log goes back no further."""
+        self._loads, self._trimmed = loads, trimmed
         self._replica, self._log, self._data, self._config = started.replica, started.log, data, config
         self._world = started.replica.engine.world
         self._saving: Saving | None = None
@@ -117,7 +122,12 @@ class Versions:
     def _keeping(self) -> Keeping:
         """Which snapshots stay."""
         kept = self._config.limits.snapshots_kept
-        return snapshot.Keeping(kept=kept, activations=[*self._replica.activations], needed=self._needed)
+        return snapshot.Keeping(
+            kept=kept,
+            activations=[*self._replica.activations],
+            publications=[*self._replica.publications],
+            needed=self._needed,
+        )
 
     def _needed(self, oldest: int) -> set[int]:
         """Snapshots older than the oldest that stays, without which the log couldn't be applied, or a rollback done;
@@ -177,6 +187,7 @@ class Versions:
         self._replica.activations = [told for told in activations if told.version > oldest] or activations[-1:]
         if self._log is not None:
             self._log.trim(oldest)
+        self._trimmed(oldest)
 
 
 def _bytes(path: Any) -> int:

@@ -17,6 +17,7 @@ from embershard.change import last_of_each
 from embershard.config import VocabularyIds
 from embershard.engine.beside import freed
 from embershard.engine.placement import Group, bytes_of_tables, groups_of
+from embershard.engine.publication import Published
 from embershard.engine.shard import Shard, Start
 from embershard.errors import ConfigError
 from embershard.vocabulary import Vocabulary, bytes_of_vocabulary
@@ -56,6 +57,8 @@ class Engine(ABC):
         """Which ids own a row: the same on every rank."""
         self.projections: dict[str, Tensor] = {}
         """{table: r × dim}: this rank's copies of what all rows of a table share."""
+        self.published = Published()
+        """The last publication that the tables have."""
         if seeded:
             self.initialise()
         else:

@@ -116,6 +116,20 @@ class Shard:
         largest = torch.finfo(self.weight.dtype).max  # a sum of rows may be more than half precision holds
         self.weight.index_copy_(0, local_M, values_MD.clamp(-largest, largest).to(self.weight))
 
+    def replace(self, local_M: Tensor, kinds: Mapping[str, Tensor]) -> tuple[int, int]:
+        """Overwrites all that there is of rows, each named once, {kind: [M] or [M, kernel_dim]}; frozen ones stay.
+
+        Returns how many were overwritten, and how many are frozen.
+        """
+        self._tell(local_M)
+        moves_M = self.frozen[local_M] == 0
+        frozen = len(local_M) - int(moves_M.sum())
+        if frozen:
+            local_M, kinds = local_M[moves_M], {kind: rows[moves_M] for kind, rows in kinds.items()}
+        for kind, rows in kinds.items():
+            self.kinds[kind].index_copy_(0, local_M, rows)
+        return len(local_M), frozen
+
     def hold(self, local_M: Tensor) -> Kept:
         """Precedes every step of the optimizer: remembers those of the rows that are frozen."""
         self._tell(local_M)

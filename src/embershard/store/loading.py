@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from embershard.config import layout_difference
+from embershard.config import layout_difference, spelled_out
 from embershard.engine.beside import Rest
+from embershard.engine.publication import Published
 from embershard.errors import FingerprintMismatch, SnapshotError
 from embershard.store.agreement import everywhere, meeting
 from embershard.store.checksum import checksum_of, total
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
 Paced = Callable[[Iterable[Any]], Iterator[Any]]
 """How one goes through much: at once (`iter`), or with rests between."""
-
-_DIFFERENCES = 6
-"""Differences of another collection that are spelled out; more would bury the message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -88,6 +86,7 @@ def fill(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, 
         copies = read_tensors(snapshot, shared.values())
         engine.projections |= {table: copies[name].float().to(world.device) for table, name in shared.items()}
         mine = {name: _checksum(target, paced) for name, target in targets.items()}
+    engine.published = Published(**snapshot.manifest["published"])
     parts = agree(mine)
     for name, told in snapshot.tensors.items():
         if total(part[name] for part in parts) != told["checksum"]:
@@ -232,15 +231,11 @@ def check_belongs(config: Config, snapshot: Snapshot, *, names: bool = True) -> 
     manifest = snapshot.manifest
     here, there = (layout if names else _without_names(layout) for layout in (config.layout(), manifest["layout"]))
     if lines := layout_difference(here, there):
-        told = "; ".join(lines[:_DIFFERENCES]) + (
-            f"; and {len(lines) - _DIFFERENCES} more" * (len(lines) > _DIFFERENCES)
-        )
         moves = "; `embershard remap` moves rows from one list of names to another"
         raise FingerprintMismatch(
             f"{snapshot.path}: is of another collection, {manifest['collection']!r}, or of other settings than this, "
-            f"{config.collection.name!r}: {told}; serve it with its own configuration, or give another --data-dir"
-            + moves
-            * any(".ids.names: " in line for line in lines)
+            f"{config.collection.name!r}: {spelled_out(lines)}; serve it with its own configuration, or give "
+            "another --data-dir" + moves * any(".ids.names: " in line for line in lines)
         )
     for table in config.tables:
         ours, theirs = config.optimizer_of(table).kind, manifest["optimizers"][table.name]
