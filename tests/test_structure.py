@@ -30,6 +30,7 @@ LAYERS = [
     ("embershard.collection",),
     ("embershard.engine",),
     ("embershard.store",),
+    ("embershard.publisher",),
     ("embershard_server", "embershard.doctor"),
     ("embershard.cli",),
 ]

@@ -163,7 +163,7 @@ class Publications:
         engine = self._replica.engine
         publication.check_rows(engine.config)
         try:
-            check_memory([], self._world, sum(file.size for file in publication.files))
+            check_memory([], self._world, publication.bytes)
         except ConfigError as error:
             raise Overloaded(f"{publication} can't be read: {error}") from error
         folder = self._folder(publication)

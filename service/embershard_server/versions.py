@@ -43,8 +43,9 @@ class Versions:
         self._world = started.replica.engine.world
         self._saving: Saving | None = None
         self._last_done: Future[Snapshot] = Future()
-        # Seconds that applying entries had taken when the last snapshot was begun.
+        # Seconds that applying entries had taken when the last snapshot was begun, and bytes that were published.
         self._begun_s = -started.replay_s
+        self._begun_bytes = 0
         self._asked, self._not_before = False, 0.0
 
     def serve(self, ticker: Ticker) -> None:
@@ -142,8 +143,12 @@ class Versions:
 
     @property
     def _overdue(self) -> bool:
-        """Whether applying the log again would take too long since the last snapshot was begun."""
-        return self._ticker.applied_s - self._begun_s >= self._config.durability.replay_s
+        """Whether applying the log again would take too long since the last snapshot was begun, or the files that it
+        needs are as large as a snapshot would be."""
+        replica = self._replica
+        late = self._ticker.applied_s - self._begun_s >= self._config.durability.replay_s
+        published = replica.published_bytes - self._begun_bytes
+        return late or published > sum(replica.engine.table_bytes().values())
 
     def _begin(self, _: Any) -> Future[Snapshot]:
         """Joint: begins a snapshot, or tells of the one that is under way, which ranks end at different times."""
@@ -157,7 +162,7 @@ class Versions:
             version = told[0][1]
             engine, clients = replica.loaded[version], replica.unsaved.get(version)
         else:
-            self._begun_s = self._ticker.applied_s
+            self._begun_s, self._begun_bytes = self._ticker.applied_s, replica.published_bytes
             if self._log is not None:
                 self._log.rotate()
         self._saving = snapshot.begin(

@@ -92,6 +92,11 @@ class Publication:
         return hashlib.sha256(told.encode()).hexdigest()[:32]
 
     @property
+    def bytes(self) -> int:
+        """Of its files."""
+        return sum(file.size for file in self.files)
+
+    @property
     def rows(self) -> dict[str, int]:
         """{table: its rows}, as the publisher has them."""
         tables: dict[str, dict[str, Any]] = json.loads(self.layout)["tables"]

@@ -118,6 +118,8 @@ class Replica:
         """Those that the log may still have, and the last one."""
         self.publications = list(publications)
         """Those that the log may still have."""
+        self.published_bytes = 0
+        """Of all publications that were applied."""
         self.loaded: dict[int, Engine] = {}
         """Snapshots in memory beside what is served, by version."""
         self.activating = 0
@@ -227,6 +229,7 @@ class Replica:
             told.check_rows(self.engine.config)
         # Whatever becomes of it, who applies the log again needs its files: they stay from here on.
         self.publications.append(told.logged(self.version))
+        self.published_bytes += told.bytes
         staged = self.staged
         made = staged.made if staged and staged.publication == told else None
         if made is None or (isinstance(made, Delta) and not made.fits(self.engine)):  # tables have changed since
