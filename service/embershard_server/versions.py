@@ -148,7 +148,7 @@ class Versions:
         replica = self._replica
         late = self._ticker.applied_s - self._begun_s >= self._config.durability.replay_s
         published = replica.published_bytes - self._begun_bytes
-        return late or published > sum(replica.engine.table_bytes().values())
+        return late or (published > 0 and published > sum(replica.engine.table_bytes().values()))
 
     def _begin(self, _: Any) -> Future[Snapshot]:
         """Joint: begins a snapshot, or tells of the one that is under way, which ranks end at different times."""
