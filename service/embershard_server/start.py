@@ -122,7 +122,7 @@ def fitted_publication(config: Config, folder: Path, publication: Publication, w
         if MANIFEST not in files:
             raise SnapshotError(f"{publication}: is in full, and has no {MANIFEST}: publish the files of a snapshot")
         check_file(folder, files.pop(MANIFEST))
-        found = read_manifest(folder)
+        found = read_manifest(folder, alone=False)
         told = {name: (file["bytes"], file["sha256"]) for name, file in found.manifest["files"].items()}
         if told != {name: (file.size, file.sha256) for name, file in files.items()}:
             raise SnapshotError(f"{publication}: its files aren't those that its {MANIFEST} names")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PUBLISHED = 4
+"""A snapshot is begun once publications since the last one are so many times as large as the tables."""
 RETRY_S = 10.0
 """How long after a snapshot that failed another one is begun by itself."""
 
@@ -144,11 +146,11 @@ class Versions:
     @property
     def _overdue(self) -> bool:
         """Whether applying the log again would take too long since the last snapshot was begun, or the files that it
-        needs are as large as a snapshot would be."""
+        needs are several times as large as the tables."""
         replica = self._replica
         late = self._ticker.applied_s - self._begun_s >= self._config.durability.replay_s
         published = replica.published_bytes - self._begun_bytes
-        return late or (published > 0 and published > sum(replica.engine.table_bytes().values()))
+        return late or (published > 0 and published > PUBLISHED * sum(replica.engine.table_bytes().values()))
 
     def _begin(self, _: Any) -> Future[Snapshot]:
         """Joint: begins a snapshot, or tells of the one that is under way, which ranks end at different times."""

@@ -124,21 +124,11 @@ class Publisher:
         first = self._world.rank == 0
         number, piece_bytes = self._agreed(lambda: self._begin(deadline, delta=delta) if first else (0, 0))[0]
         with tempfile.TemporaryDirectory(prefix="embershard-") as folder:
-            staged = self._agreed(lambda: self._stage(number, files(number, Path(folder)), piece_bytes, deadline))
-        request = pb.PublishRequest(
-            publisher=self.publisher,
-            number=number,
-            delta=delta,
-            files=[
-                pb.StagedFile(name=file.name, size=file.size, sha256=bytes.fromhex(file.sha256))
-                for of_rank in staged
-                for file in of_rank
-            ],
-            layout=json.dumps(layout),
-            fingerprint=fingerprint_of(dict(layout)),
-        )
-        self._in_doubt = number
-        answer = self._agreed(lambda: self._commit(request, deadline) if first else pb.PublishResponse())[0]
+            mine = self._agreed(lambda: files(number, Path(folder)))[self._world.rank]
+            try:
+                answer = self._send(number, mine, piece_bytes, deadline, layout, delta=delta)
+            except SnapshotError:  # what was left behind of other files is gone now
+                answer = self._send(number, mine, piece_bytes, deadline, layout, delta=delta)
         self.number, self._in_doubt = number, 0
         return answer
 
@@ -151,8 +141,36 @@ class Publisher:
             last = max(last, there)
         return last + 1, min(PIECE_BYTES, described.limits.message_bytes // 2)
 
-    def _commit(self, request: pb.PublishRequest, deadline: float) -> pb.PublishResponse:
-        return self._until(deadline, request.number, lambda left_s: self._client.publish(request, timeout_s=left_s))
+    def _send(
+        self,
+        number: int,
+        mine: Mapping[Path, StagedFile],
+        piece_bytes: int,
+        deadline: float,
+        layout: Mapping[str, Any],
+        *,
+        delta: bool,
+    ) -> pb.PublishResponse:
+        """Joint: sends what the service doesn't have yet of the files, and has them served."""
+        staged = self._agreed(lambda: self._stage(number, mine, piece_bytes, deadline))
+        request = pb.PublishRequest(
+            publisher=self.publisher,
+            number=number,
+            delta=delta,
+            files=[
+                pb.StagedFile(name=file.name, size=file.size, sha256=bytes.fromhex(file.sha256))
+                for of_rank in staged
+                for file in of_rank
+            ],
+            layout=json.dumps(layout),
+            fingerprint=fingerprint_of(dict(layout)),
+        )
+
+        def commit() -> pb.PublishResponse:
+            return self._until(deadline, number, lambda left_s: self._client.publish(request, timeout_s=left_s))
+
+        self._in_doubt = number
+        return self._agreed(commit if self._world.rank == 0 else pb.PublishResponse)[0]
 
     def _stage(
         self, number: int, files: Mapping[Path, StagedFile], piece_bytes: int, deadline: float

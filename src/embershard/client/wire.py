@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO
@@ -193,6 +194,8 @@ def stage_requests(
 
 def _pieces(asked: pb.StageRequest, source: BinaryIO | None, there: int, size: int) -> Iterator[pb.StageRequest]:
     if source is not None:
+        if there > source.seek(0, os.SEEK_END):  # it is of another file: begin anew
+            there = 0
         source.seek(there)
         while data := source.read(size):
             piece = pb.StageRequest(offset=there, data=data)

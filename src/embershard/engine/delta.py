@@ -98,6 +98,7 @@ def write_delta(engine: Engine, delta: Delta) -> Written:
             done += _write_owned(engine, table, tensor_of(slots_u), delta.owned[table].kinds)
     for table, vocabulary in delta.vocabularies.items():
         before = engine.vocabularies[table].counts
+        vocabulary.adopt_all()
         vocabulary.counts.own, vocabulary.counts.fallback = before.own, before.fallback
         engine.vocabularies[table] = vocabulary
     for name, rows in delta.rows.items():

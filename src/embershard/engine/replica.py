@@ -239,6 +239,8 @@ class Replica:
             value = Served(rows=written.rows, frozen=written.frozen)
         else:
             self.activations.append(Activation(version=self.version, activated=self.version, before=self.version - 1))
+            for vocabulary in made.vocabularies.values():
+                vocabulary.adopt_all()
             self._swap(made)
             value = Served(before=self.version - 1)
         self.engine.published = told.published(self.version)

@@ -53,6 +53,8 @@ class Snapshot:
     manifest: dict[str, Any]
     """As `_SHAPE` says: layout and optimizers are the configuration's, `tensors` tells of each what its rows add up to
     (see `checksum`), whatever ranks wrote them."""
+    alone: bool = True
+    """Whether nothing else may be in its folder."""
 
     @property
     def version(self) -> int:
@@ -88,7 +90,7 @@ class Snapshot:
         """
         files = self.manifest["files"]
         present = {path.name for path in self.path.iterdir()} - {MANIFEST}
-        if strangers := present - files.keys():
+        if (strangers := present - files.keys()) and self.alone:
             raise SnapshotError(f"{self.path}: {sorted(strangers)[0]} is not of this snapshot; move it away")
         for name, told in files.items():
             if name not in present:
@@ -133,8 +135,8 @@ def open_snapshot(path: Path) -> Snapshot:
     return found
 
 
-def read_manifest(path: Path) -> Snapshot:
-    """Reads the manifest in any folder.
+def read_manifest(path: Path, *, alone: bool = True) -> Snapshot:
+    """Reads the manifest in any folder; unless the snapshot is `alone` in it, other files may be there, too.
 
     Raises:
         SnapshotError: as `open_snapshot`.
@@ -160,7 +162,7 @@ def read_manifest(path: Path) -> Snapshot:
         wrong = "a tensor has no rows"
     if wrong:
         raise SnapshotError(f"{path}: {MANIFEST} is no manifest, as {wrong}; {RESTORE}")
-    return Snapshot(path=path, manifest=manifest)
+    return Snapshot(path=path, manifest=manifest, alone=alone)
 
 
 def layout_of(text: str) -> dict[str, Any]:

@@ -42,7 +42,8 @@ class Staging:
         self._lock = threading.Lock()
 
     def take(self, publisher: str, number: int, name: str, offset: int, data: bytes) -> int:
-        """Adds a piece to a file; returns how much of the file is on the disk. Without data, that is all of it.
+        """Adds a piece to a file, or (`offset` 0) begins it anew; returns how much of it is on the disk: without data,
+        all that there is.
 
         Raises:
             InvalidInput: a name that can't be, a piece that doesn't begin where the file ends, or a file that was
@@ -98,11 +99,11 @@ class Staging:
                 "changed; go on with the next number"
             )
         there = path.stat().st_size if path.is_file() else 0
-        if offset != there:
+        if offset not in (0, there):
             raise InvalidInput(f"file {path.name!r} has {there:,} bytes here, and can't go on from {offset:,}")
         if not there:
             self._make_room(path)
-        with path.open("ab", buffering=0) as file:
+        with path.open("ab" if offset else "wb", buffering=0) as file:
             left = memoryview(data)
             while left:
                 left = left[file.write(left) :]

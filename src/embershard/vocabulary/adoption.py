@@ -52,7 +52,7 @@ class Adoption:
 def plan_adoption(table: str, held: Residents, owners: Owners, gone: Sightings) -> Adoption:
     """Who enters and who leaves; nothing changes yet.
 
-    Where there are too few free slots, the least frequent leave who aren't among the owners.
+    Where there are too few free slots, others leave: first those who were never published, the least frequent first.
 
     Raises:
         InvalidInput: there is no room all the same.
@@ -75,7 +75,7 @@ def plan_adoption(table: str, held: Residents, owners: Owners, gone: Sightings) 
                 f"trained, as {int(held.pinned.sum()):,} of its {held.index.capacity:,} rows are frozen; grow it, or "
                 "thaw some, first"
             )
-        rarest = np.lexsort((slots, held.steps[slots], held.counts[slots]))[:lacking]
+        rarest = np.lexsort((slots, held.steps[slots], held.counts[slots], held.adopted[slots]))[:lacking]
         leaving = np.concatenate([leaving, slots[rarest]])
     return Adoption(
         owners=owners, slots_u=np.where(own_u, slots_u, -1), enters_u=enters_u, leaving=leaving, left_out=left_out

@@ -29,6 +29,8 @@ class Residents:
         """When that was, in seconds."""
         self.pinned = np.zeros(capacity, np.bool_)
         """Whether the owner keeps its row whatever comes."""
+        self.adopted = np.zeros(capacity, np.bool_)
+        """Whether the owner was published: a training job has a row for it, too."""
         self.names = np.full(capacity, None)
         """The owner if it is a string."""
         self._strings = False
@@ -37,7 +39,7 @@ class Residents:
     @property
     def bytes(self) -> int:
         """Memory that it takes, the strings themselves apart."""
-        arrays = (self.counts, self.steps, self.seen_s, self.pinned, self.names)
+        arrays = (self.counts, self.steps, self.seen_s, self.pinned, self.adopted, self.names)
         return self.index.bytes + sum(array.nbytes for array in arrays)
 
     def find(self, keys: Keys) -> NDArray[np.int64]:
@@ -69,7 +71,8 @@ class Residents:
         slots_u = self.index.put(ids.keys_u)
         self._strings = self._strings or bool((ids.names_u != None).any())  # noqa: E711  # each of them
         self.names[slots_u], self.counts[slots_u] = ids.names_u, counts_u
-        self.steps[slots_u], self.seen_s[slots_u], self.pinned[slots_u] = step, now_s, False
+        self.steps[slots_u], self.seen_s[slots_u] = step, now_s
+        self.pinned[slots_u] = self.adopted[slots_u] = False
         return slots_u
 
     def leave(self, slots_n: NDArray[np.int64]) -> None:
@@ -94,6 +97,7 @@ class Residents:
             "steps": self.steps[slots],
             "seen_s": self.seen_s[slots],
             "pinned": self.pinned[slots],
+            "adopted": self.adopted[slots],
             "names": self.names[slots].tolist(),
         }
 
@@ -103,6 +107,7 @@ class Residents:
         self.index.restore(state["keys"], slots)
         self.counts[slots], self.steps[slots] = state["counts"], state["steps"]
         self.seen_s[slots], self.pinned[slots] = state["seen_s"], state["pinned"]
+        self.adopted[slots] = state["adopted"]
         for slot, name in zip(slots.tolist(), state["names"], strict=True):
             self.names[slot] = name
         self._strings = any(name is not None for name in state["names"])

@@ -28,7 +28,7 @@ _NOBODY = np.empty(0, np.int64)
 _MOST, _LONG_AGO = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 _INDEX_BYTES = 8 + 1 + 2 * 4 * 16
 """Of a slot of an index: its key, whether it is used, and its places in the map and in the next one."""
-_OWNER_BYTES, _CANDIDATE_BYTES = _INDEX_BYTES + 33, _INDEX_BYTES + 16
+_OWNER_BYTES, _CANDIDATE_BYTES = _INDEX_BYTES + 34, _INDEX_BYTES + 16
 """Of an id that may own a row, and of one that is remembered without: with what is known of it."""
 
 
@@ -168,7 +168,7 @@ class Vocabulary:
         own_u = slots_u >= 0
         known = slots_u[own_u]
         held.counts[known], held.steps[known] = owners.ids.counts_u[own_u], owners.steps_u[own_u]
-        held.seen_s[known] = owners.seen_s_u[own_u]
+        held.seen_s[known], held.adopted[known] = owners.seen_s_u[own_u], True
         self._candidates.forget(entering.keys_u)
         # Numbers of others were given: nothing that is known of who is the rarest, or due next, holds.
         self._step, self._due_s = max(self._step + 1, int(owners.steps_u.max(initial=0))), _LONG_AGO
@@ -180,6 +180,10 @@ class Vocabulary:
     def owners(self, slots_n: NDArray[np.int64]) -> dict[str, Any]:
         """As `state` has them: the owners of these slots, which are used."""
         return self._held.owners(slots_n)
+
+    def adopt_all(self) -> None:
+        """Whoever owns a row was published."""
+        self._held.adopted |= self._held.index.used
 
     @property
     def steps(self) -> int:
