@@ -83,7 +83,7 @@ class Publications:
             Overloaded: there is no memory for it, or another one is on its way.
         """
         entry = publication_entry(request)
-        self._check_layout(request.layout)
+        self._check_layout(request.layout, request.fingerprint)
         publication: Publication = entry.body
         last = self._replica.engine.published
         if not publication.follows(last):
@@ -120,12 +120,15 @@ class Publications:
         finally:
             await self.joint.act("publish_end")
 
-    def _check_layout(self, layout: str) -> None:
+    def _check_layout(self, layout: str, fingerprint: str) -> None:
         """Whether it answers as ours does, the rows of growing tables aside."""
         config = self._replica.engine.config
-        if lines := layout_difference(config.layout(), layout_of(layout)):
+        lines = layout_difference(config.layout(), layout_of(layout))
+        if fingerprint not in ("", ours := config.fingerprint()):
+            lines = lines or [f"fingerprint: {ours} here, {fingerprint[:32]} there"]
+        if lines:
             raise FingerprintMismatch(
-                f"what is published is of another collection, or of other settings than this, "
+                "what is published is of another collection, or of other settings than this, "
                 f"{config.collection.name!r}: {spelled_out(lines)}; train and serve with the same configuration"
             )
 
