@@ -107,6 +107,22 @@ def test_a_delta_on_another_publication_is_refused_with_what_to_do(client: Clien
     assert (client.describe().published.publisher, client.describe().published.number) == (name, 3)
 
 
+def test_jobs_that_publish_at_once_take_turns(service: Service, tmp_path: Path) -> None:
+    versions: list[int] = []
+
+    def publish(name: str) -> None:
+        with Client(service.target) as client:
+            job = Job(client, tmp_path, name).fill(7)
+            versions.append(job.full().version)
+
+    threads = [threading.Thread(target=publish, args=[f"turn-{number}"]) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({*versions}) == 3
+
+
 def test_a_rollback_serves_what_was_there_before_and_deltas_go_on_from_that(client: Client, job: Job) -> None:
     job.fill(2).delta()
     job.fill(3).full()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
 import resource
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from support.service import Service
 
 import embershard
 import embershard.publisher
-from embershard import Client
+from embershard import AsyncClient, Client
+from embershard.engine.publication import StagedFile
+from embershard.store.delta_files import write_delta_file
 from embershard.v1 import embershard_pb2 as pb
 
 
@@ -82,6 +86,31 @@ def test_an_upload_that_was_cut_goes_on_where_it_ended(client: Client) -> None:
     again = Cut(data, after=1)
     assert client.stage("cut", 1, "file", again) == len(data)
     assert again.read_bytes == 0
+
+
+def test_the_asynchronous_client_does_the_same(client: Client, job: Job) -> None:
+    job.fill(2)
+    sent: list[Any] = []
+
+    async def send(file: StagedFile, path: Path) -> pb.PublishResponse:
+        request = pb.PublishRequest(
+            publisher=job.publisher.publisher,
+            number=2,
+            delta=True,
+            files=[pb.StagedFile(name=file.name, size=file.size, sha256=bytes.fromhex(file.sha256))],
+            layout=json.dumps(job.subject.engine.config.layout()),
+        )
+        async with AsyncClient(client.target) as other:
+            with path.open("rb") as source:
+                await other.stage(job.publisher.publisher, 2, file.name, source, piece_bytes=1000, told=sent.append)
+            return await other.publish(request)
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = write_delta_file(Path(folder), job.publisher.publisher, 2, job.touched.take())
+        assert asyncio.run(send(file, Path(folder) / file.name)).rows == 100
+    assert sent[0] == 0
+    assert sent[-1] == file.size
+    assert numbers(client) == {2}
 
 
 @pytest.mark.parametrize(

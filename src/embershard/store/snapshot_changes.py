@@ -105,5 +105,5 @@ def _places(before: dict[str, Any], after: dict[str, Any]) -> NDArray[np.int64]:
 
 def _differ(a: dict[str, Tensor], b: dict[str, Tensor]) -> Tensor:
     """Whether anything of each row differs; both are of one shape."""
-    apart = [(a[kind] != b[kind]).reshape(len(b[kind]), -1).any(dim=1) for kind in b]
+    apart = [(a[kind] != b[kind]).view(len(b[kind]), b[kind][:1].numel() or 1).any(dim=1) for kind in b]
     return torch.stack(apart).any(dim=0)
