@@ -24,8 +24,8 @@ KEEPALIVE_S = 30
 TIMEOUT_S = 10.0
 """Deadline of a call that doesn't give its own."""
 
-PIECE_BYTES = 2**20
-"""Of a file that is staged, in one message."""
+PIECE_BYTES = 2**18
+"""Of a file that is staged, in one message: lookups wait behind each."""
 
 _RETRY = {
     "maxAttempts": 5,
