@@ -19,9 +19,9 @@ from embershard.engine.growth import Growth
 from embershard.v1 import embershard_pb2 as pb
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with Service(CONFIG, tmp_path_factory.mktemp("publish")) as service:
+@pytest.fixture(scope="module", params=[0, pytest.param(2, marks=pytest.mark.slow)], ids=["local", "torchrec-2"])
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with Service(CONFIG, tmp_path_factory.mktemp("publish"), ranks=request.param) as service:
         yield service
 
 

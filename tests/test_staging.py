@@ -27,14 +27,19 @@ from embershard.store.delta_files import write_delta_file
 from embershard.v1 import embershard_pb2 as pb
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("staging")
+@pytest.fixture(scope="module", params=[0, pytest.param(2, marks=pytest.mark.slow)], ids=["local", "torchrec-2"])
+def ranks(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
 
 
 @pytest.fixture(scope="module")
-def service(data: Path) -> Iterator[Service]:
-    with Service(CONFIG, data) as service:
+def data(tmp_path_factory: pytest.TempPathFactory, ranks: int) -> Path:
+    return tmp_path_factory.mktemp(f"staging-{ranks}")
+
+
+@pytest.fixture(scope="module")
+def service(data: Path, ranks: int) -> Iterator[Service]:
+    with Service(CONFIG, data, ranks=ranks) as service:
         yield service
 
 
@@ -240,11 +245,12 @@ def test_a_file_that_no_job_has_written_changes_nothing(
 
 @contextlib.contextmanager
 def full_disk(service: Service) -> Iterator[None]:
-    """No file of the process may grow."""
-    unlimited = resource.RLIM_INFINITY
-    resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (0, unlimited))
-    yield
-    resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
+    """No file of the processes may grow."""
+    for most in (0, resource.RLIM_INFINITY):
+        for pid in service.rank_pids():
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+        if not most:
+            yield
 
 
 def test_on_a_full_disk_nothing_is_staged_and_it_goes_on_once_there_is_room(

@@ -64,6 +64,22 @@ def test_a_follower_has_what_the_job_has(tmp_path: Path, optimizer: str, ids: st
     assert follow(follower, touched.take(), tmp_path).rows == 0
 
 
+def test_a_snapshot_that_is_being_written_has_none_of_it(tmp_path: Path) -> None:
+    config, random = everything("adagrad", "sum", "vocabulary"), np.random.default_rng(4)
+    job, follower, before = local(config), local(config), local(config)
+    touched = Touched(job.engine)
+    job.update(random_updates(random, config), 1)
+    follow(follower, touched.take(), tmp_path)
+    follower.begin(str(tmp_path / "snapshots"), 1)
+    state = follower.state()
+    job.update(random_updates(random, config), 2)
+    follow(follower, touched.take(), tmp_path)
+    before.load(follower.saved())
+    for name, tensor in before.state().items():
+        np.testing.assert_array_equal(tensor, state[name], err_msg=name)
+    compare(job, follower, config, 2)
+
+
 TABLES: list[dict[str, Any]] = [
     {"name": "user", "rows": 30, "dim": 3},
     {"name": "word", "rows": 12, "dim": 3, "ids": {"kind": "vocabulary", "fallback_rows": 4}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from embershard.engine.tick import Action, Ticker
     from embershard.store.folder import DataDir
     from embershard_server.start import Started
+
+logger = logging.getLogger(__name__)
 
 Made = Engine | Delta
 """What the files of a publication hold."""
@@ -90,6 +93,7 @@ class Publications:
             return pb.PublishResponse(version=last.version, duplicate=True)
         outcome = await self.joint.to_its_end(self._publish(entry, apply))
         served: Served = outcome.value
+        logger.info("serving %s as version %d", publication, outcome.version)
         return pb.PublishResponse(
             version=outcome.version,
             duplicate=outcome.duplicate,
@@ -197,13 +201,17 @@ class Publications:
             staged.made = read()
             meeting(self._world, key)(None)  # nobody is told before every rank has it
         except Exception as error:
-            if isinstance(error, SnapshotError) and self._world.rank == 0:
-                of_it = staged.publication
-                logged = self._logged().get((of_it.publisher, of_it.number), set())
-                self._staging.drop_damaged(of_it, logged)
+            if isinstance(error, SnapshotError):  # which every rank has: whoever is told sends it again at once
+                self._drop_damaged(staged.publication)
+                meeting(self._world, f"{key}/failed")(None)
             ready.set_exception(without_frames(error))
         else:
             ready.set_result(None)
+
+    def _drop_damaged(self, publication: Publication) -> None:
+        if self._world.rank == 0:
+            logged = self._logged().get((publication.publisher, publication.number), set())
+            self._staging.drop_damaged(publication, logged)
 
     def _end(self, _: Any) -> None:
         """Joint: whatever has become of it."""

@@ -137,8 +137,9 @@ class Publication:
         Raises:
             InvalidInput: one has more there.
         """
+        there = self.rows
         for table in config.tables:
-            if (rows := self.rows[table.name]) > table.rows:
+            if (rows := there[table.name]) > table.rows:
                 raise InvalidInput(
                     f"{self}: table {table.name!r} has grown to {rows:,} rows there, and has {table.rows:,} here: grow "
                     f"it first (`embershard grow {table.name} --rows {rows}`), or publish in full"
