@@ -193,6 +193,9 @@ def test_what_was_not_staged_is_not_published(client: Client, job: Job) -> None:
 Arrays = dict[str, Any]
 BAD: dict[str, Callable[[Arrays, dict[str, str]], object]] = {
     "the rows of left don't ascend": lambda arrays, _: arrays["rows/left"].sort() or arrays["rows/left"][::-1].sort(),
+    "the rows of left are torch.float64": lambda arrays, _: arrays.update(
+        {"rows/left": arrays["rows/left"].astype(np.float64)}
+    ),
     "row 2,000 of left is none": lambda arrays, _: np.put(arrays["rows/left"], -1, 2000),
     "row 6 of word is none": lambda arrays, _: arrays.update(_word_row(arrays)),
     "has numbers that aren't finite": lambda arrays, _: np.put(arrays["weight/right"], 3, np.nan),

@@ -144,6 +144,17 @@ def _layout(job: Subject) -> str:
     return json.dumps(job.engine.config.layout())
 
 
+def test_tables_that_are_frozen_here_stay_as_they_are(tmp_path: Path) -> None:
+    job, follower = local(collection(TABLES)), local(collection([{**table, "frozen": True} for table in TABLES]))
+    before = follower.state()
+    touched = Touched(job.engine)
+    move(job, 1, 2, 3)
+    assert follow(follower, touched.take(), tmp_path) == Written(rows=0, frozen=6)
+    for name, tensor in follower.state().items():
+        np.testing.assert_array_equal(tensor, before[name], err_msg=name)
+    assert len(follower.engine.vocabularies["word"]) == 0
+
+
 def test_nobody_watches_any_more_once_it_is_closed() -> None:
     job = local(collection(TABLES))
     touched = Touched(job.engine)

@@ -119,6 +119,8 @@ class _Reader:
             first, stop = slot.held(self._engine.world.rank)
             last = -1
             for file, numbers_n in self._having("rows", matrix):
+                if numbers_n.dtype != torch.int64 or numbers_n.ndim != 1:
+                    raise self._wrong(f"the rows of {matrix} are {numbers_n.dtype} {[*numbers_n.shape]}, not int64 [n]")
                 borders = torch.searchsorted(numbers_n, torch.tensor([first, stop]))
                 if len(numbers_n) and (numbers_n[0] <= last or (numbers_n.diff() <= 0).any()):
                     raise self._wrong(f"the rows of {matrix} don't ascend")
