@@ -24,7 +24,7 @@ BENCH := $(VENV)/bench-$(BACKEND)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 LOCKS := requirements/$(BACKEND).lock requirements/torchrec.lock
 
-.PHONY: help serve demo train test test-slow quality bench-training bench-vocabulary bench-overload bench-durability torture fuzz check format generate proto-release clean
+.PHONY: help serve demo train test test-slow quality bench-training bench-vocabulary bench-overload bench-durability bench-publish torture fuzz check format generate proto-release clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -63,6 +63,9 @@ torture: $(DEV) ## kill a service under load, and compare what it told with a mo
 
 bench-durability: $(BENCH) ## updates a second by log mode, time to start again, lookups while snapshots and growth go on
 	$(BIN)/python benchmarks/durability.py
+
+bench-publish: $(BENCH) ## from the end of a training step to served, and how calm lookups stay meanwhile
+	$(BIN)/python benchmarks/publish.py
 
 fuzz: $(DEV) ## send bytes and messages that make no sense, and see that nothing comes of it (N=n SEED=s RANKS=r)
 	@PYTHONPATH=tests:service $(BIN)/python -m fuzz --count $(N) --ranks $(if $(filter 1,$(RANKS)),0,$(RANKS)) \

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import torch
@@ -131,8 +131,12 @@ def _request(random: np.random.Generator) -> bytes:
     return update_request({"item": random.integers(0, 100_000, 20)}, gradients={"item": gradients}).SerializeToString()
 
 
+def _none(*_: object) -> NoReturn:
+    raise AssertionError("this log has neither activations nor publications")
+
+
 def _replayed(folder: Path, config: Any) -> dict[str, float]:
-    replica = Replica(LocalEngine(config, SoloWorld()), version=0, clients=Clients(1000), load=lambda _: None)  # type: ignore[arg-type,return-value]
+    replica = Replica(LocalEngine(config, SoloWorld()), version=0, clients=Clients(1000), load=_none, fetch=_none)
     applying, apply = 0.0, replica.apply
 
     def timed(*arguments: Any, **options: Any) -> Outcome:

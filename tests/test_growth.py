@@ -116,7 +116,9 @@ def test_a_growth_that_an_activation_overtakes_is_refused_before_it_is_logged(ov
         }
     )
     engines = [LocalEngine(config, SoloWorld()) for _ in range(2)]
-    replica = Replica(engines[0], version=0, clients=Clients(10), load=lambda _: engines[1])
+    replica = Replica(
+        engines[0], version=0, clients=Clients(10), load=lambda _: engines[1], fetch=lambda *_: engines[1]
+    )
     if overtaken == "by other tables":
         replica.growing = Growing(engines[1], {"user": 20})
     else:

@@ -159,7 +159,13 @@ TIMES_S = [1_000, 1_001, 5_000, 900, 905, 2_000, 2_500, 100, 111, 10**9, 10**9 +
 
 
 def timed_replica(config: Config) -> Replica:
-    return Replica(LocalEngine(config, SoloWorld()), version=0, clients=Clients(9), load=lambda _: pytest.fail("loads"))
+    return Replica(
+        LocalEngine(config, SoloWorld()),
+        version=0,
+        clients=Clients(9),
+        load=lambda _: pytest.fail("loads"),
+        fetch=lambda *_: pytest.fail("fetches"),
+    )
 
 
 def test_a_clock_that_jumps_is_replayed_as_it_was(tmp_path: Path) -> None:

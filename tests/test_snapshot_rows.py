@@ -193,7 +193,7 @@ def load_of(path: Path) -> None:
         ),
         (lambda manifest: manifest["tensors"]["t.sum"].update(checksum="0"), r"rows of t\.sum .* another checksum"),
         (lambda manifest: manifest["tensors"]["t.sum"].update(shape=[]), "a tensor has no rows"),
-        (lambda manifest: manifest.update(format=2), "has format 2, and this release reads 3"),
+        (lambda manifest: manifest.update(format=2), "has format 2, and this release reads 4"),
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(saved: Path, change: Any, message: str) -> None:

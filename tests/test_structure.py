@@ -37,6 +37,7 @@ LAYERS = [
     ("embershard.collection",),
     ("embershard.engine",),
     ("embershard.store",),
+    ("embershard.publisher",),
     ("embershard.train",),
     ("embershard_server", "embershard.doctor"),
     ("embershard.cli",),

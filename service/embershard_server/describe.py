@@ -18,6 +18,12 @@ def describe_tables(engine: Engine) -> list[pb.Table]:
     return [_table(engine, table, sizes[table.name]) for table in engine.config.tables]
 
 
+def describe_published(engine: Engine) -> pb.Publication | None:
+    """The last publication that the tables have."""
+    last = engine.published
+    return pb.Publication(publisher=last.publisher, number=last.number) if last.publisher else None
+
+
 def _table(engine: Engine, table: TableSpec, size: int) -> pb.Table:
     optimizer = engine.config.optimizer_of(table)
     return pb.Table(

@@ -19,6 +19,7 @@ from embershard.errors import ConfigError, SnapshotError
 from embershard_server.gate import Gate
 from embershard_server.growths import Growths
 from embershard_server.loads import Loads
+from embershard_server.publications import Publications
 from embershard_server.servicers import Servicers
 from embershard_server.versions import Versions
 
@@ -52,7 +53,8 @@ class Server:
         self._world = started.replica.engine.world
         self._limits, self._address = config.limits, address
         self._loads, self._growths = Loads(started, data, config), Growths(started.replica)
-        self._versions = Versions(started, data, config, self._loads)
+        self._publications = Publications(started, data, config)
+        self._versions = Versions(started, data, config, self._loads, self._publications.trim)
         self._loop = asyncio.get_running_loop()
         self._leaving = asyncio.Event()
         self._health = health.aio.HealthServicer()
@@ -66,16 +68,16 @@ class Server:
         Raises:
             ConfigError: the address can't be had.
         """
+        admin = (self._versions, self._loads, self._growths, self._publications)
         ticker = Ticker(
             self._replica,
             self._log,
-            actions=self._versions.actions | self._loads.actions | self._growths.actions,
+            actions={name: action for part in admin for name, action in part.actions.items()},
             chore=lambda: self._versions.chore() or self._loads.chore(),
             farewell=self._save_last,
             asked_to_leave=lambda: self._from_thread(self._leaving.set),
             lost=lambda error: self._from_thread(self._lose, error),
         )
-        admin = (self._versions, self._loads, self._growths)
         for part in admin:
             part.serve(ticker)
         gate = Gate(self._limits)

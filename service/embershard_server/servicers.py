@@ -17,7 +17,7 @@ from embershard.engine.entries import Kind, activation_entry, freeze_entry, grow
 from embershard.engine.jobs import Answer, EntryJob, Job, LookupJob
 from embershard.errors import FingerprintMismatch, InvalidInput, SequenceGap
 from embershard.v1 import embershard_pb2 as pb
-from embershard_server.describe import describe_tables
+from embershard_server.describe import describe_published, describe_tables
 from embershard_server.gate import ANSWER_COPIES
 from embershard_server.handlers import single, stream
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from embershard_server.gate import Call, Gate
     from embershard_server.growths import Growths
     from embershard_server.loads import Loads
+    from embershard_server.publications import Publications
     from embershard_server.versions import Versions
 
 SMALL = 20_000
@@ -43,10 +44,17 @@ class Servicers:
     """The RPCs of one front end."""
 
     def __init__(
-        self, replica: Replica, ticker: Ticker, versions: Versions, loads: Loads, growths: Growths, gate: Gate
+        self,
+        replica: Replica,
+        ticker: Ticker,
+        versions: Versions,
+        loads: Loads,
+        growths: Growths,
+        publications: Publications,
+        gate: Gate,
     ) -> None:
         self._replica, self._ticker, self._gate = replica, ticker, gate
-        self._versions, self._loads, self._growths = versions, loads, growths
+        self._versions, self._loads, self._growths, self._publications = versions, loads, growths, publications
         self._limits = replica.engine.config.limits
         self._fingerprint = replica.engine.config.fingerprint()
 
@@ -74,6 +82,8 @@ class Servicers:
                     "Load": single(gate, pb.LoadRequest, self.load),
                     "Activate": single(gate, pb.ActivateRequest, self.activate),
                     "Rollback": single(gate, pb.RollbackRequest, self.rollback),
+                    "Stage": stream(gate, pb.StageRequest, self.stage),
+                    "Publish": single(gate, pb.PublishRequest, self.publish),
                 },
             ),
         )
@@ -95,6 +105,7 @@ class Servicers:
                 numbers_per_request=limits.numbers_per_request,
             ),
             server_version=embershard.__version__,
+            published=describe_published(engine),
         )
 
     async def lookup(self, request: pb.LookupRequest, call: Call) -> bytes:
@@ -177,6 +188,14 @@ class Servicers:
         if not (before := self._replica.before):
             raise InvalidInput("there is nothing to roll back to: no snapshot was activated since the last rollback")
         return await self._activate(Kind.ROLLBACK, before, call)
+
+    async def stage(self, request: pb.StageRequest, call: Call) -> pb.StageResponse:
+        """A piece of a file of a publication."""
+        return pb.StageResponse(bytes=await self._publications.stage(request))
+
+    async def publish(self, request: pb.PublishRequest, call: Call) -> pb.PublishResponse:
+        """What a training job has made."""
+        return await self._publications.publish(request, lambda entry: self._apply(entry, call))
 
     async def _activate(self, kind: Kind, version: int, call: Call) -> pb.ActivateResponse:
         await self._loads.load(version)

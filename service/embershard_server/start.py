@@ -12,20 +12,26 @@ from embershard.engine.entries import Kind, growth_entry
 from embershard.engine.growth import check_room
 from embershard.engine.making import make_engine, make_world, use_cores
 from embershard.engine.pipeline import Record
+from embershard.engine.publication import Logged
 from embershard.engine.replica import Activation, Replica
 from embershard.errors import EmbershardError, SnapshotError
 from embershard.store import snapshot
 from embershard.store.agreement import everywhere
+from embershard.store.delta_reading import read_delta
 from embershard.store.log import UpdateLog
-from embershard.store.manifest import Snapshot, list_snapshots, open_snapshot
+from embershard.store.manifest import MANIFEST, Snapshot, list_snapshots, open_snapshot, read_manifest
 from embershard.store.replay import layout_of_log, replay
+from embershard.store.staging import check_file, folder_of
 from embershard.v1 import embershard_pb2 as pb
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Any
 
     from embershard.config import Config
     from embershard.engine.base import Engine
+    from embershard.engine.delta import Delta
+    from embershard.engine.publication import Publication
     from embershard.engine.world import World
     from embershard.store.folder import DataDir
 
@@ -91,6 +97,27 @@ def fitted_snapshot(config: Config, data: DataDir, version: int, world: World) -
     return fitted, found
 
 
+def fitted_publication(config: Config, folder: Path, publication: Publication, world: World) -> tuple[Config, Snapshot]:
+    """Joint: the same of the files of a publication in full.
+
+    Raises:
+        SnapshotError: on every rank: a file is missing, or isn't what was published.
+    """
+    with everywhere(world.gather, f"{publication} can't be read"):
+        files = {file.name: file for file in publication.files}
+        if MANIFEST not in files:
+            raise SnapshotError(f"{publication}: is in full, and has no {MANIFEST}: publish the files of a snapshot")
+        check_file(folder, files.pop(MANIFEST))
+        found = read_manifest(folder, alone=False)
+        told = {name: (file["bytes"], file["sha256"]) for name, file in found.manifest["files"].items()}
+        if told != {name: (file.size, file.sha256) for name, file in files.items()}:
+            raise SnapshotError(f"{publication}: its files aren't those that its {MANIFEST} names")
+        found.check_files()
+        fitted = config.fitted(found.manifest["layout"])
+        snapshot.check_belongs(fitted, found)
+    return fitted, found
+
+
 def _brought_back(config: Config, data: DataDir, world: World) -> Replica:
     """Joint: what the newest snapshot holds; without one, what the log began with."""
 
@@ -107,18 +134,41 @@ def _brought_back(config: Config, data: DataDir, world: World) -> Replica:
             ) from error
         return engine
 
+    def fetch(publication: Publication, engine: Engine) -> Engine | Delta:
+        folder = folder_of(data.publications, publication.publisher, publication.number)
+        try:
+            if publication.delta:
+                return read_delta(folder, publication, engine, world.gather)
+            fitted, found = fitted_publication(config, folder, publication, world)
+            made = make_engine(fitted, world, seeded=False)
+            snapshot.load(made, found)
+        except SnapshotError as error:
+            raise SnapshotError(
+                f"the update log can't be applied, as it has {publication}: {error}. Without its files, move "
+                f"{data.log} away: the newest snapshot is served then, without what came after it"
+            ) from error
+        return made
+
     clients = Clients(config.limits.clients_remembered)
     newest = _newest(data, world)
     if newest is None:
         layout = _first_layout(data, world)
         engine = make_engine(config if layout is None else config.fitted(layout), world)
-        return Replica(engine, version=0, clients=clients, load=load)
+        return Replica(engine, version=0, clients=clients, load=load, fetch=fetch)
     engine = make_engine(config.fitted(newest.manifest["layout"]), world, seeded=False)
     logger.info("loading %s, %.1f MiB", newest.path, newest.bytes / 2**20)
     version = snapshot.load(engine, newest, clients)
     logger.info("loaded version %d", version)
     activations = [Activation(**told) for told in newest.manifest["activations"]]
-    return Replica(engine, version=version, clients=clients, activations=activations, load=load)
+    return Replica(
+        engine,
+        version=version,
+        clients=clients,
+        activations=activations,
+        publications=[Logged(**told) for told in newest.manifest["publications"]],
+        load=load,
+        fetch=fetch,
+    )
 
 
 def _newest(data: DataDir, world: World) -> Snapshot | None:

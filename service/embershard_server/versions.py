@@ -14,6 +14,8 @@ from embershard.v1 import embershard_pb2 as pb
 from embershard_server.joint import Joint, shielded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from embershard.config import Config
     from embershard.engine.clients import Clients
     from embershard.engine.tick import Action, Ticker
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PUBLISHED = 4
+"""A snapshot is begun once publications since the last one are so many times as large as the tables."""
 RETRY_S = 10.0
 """How long after a snapshot that failed another one is begun by itself."""
 
@@ -32,14 +36,18 @@ RETRY_S = 10.0
 class Versions:
     """What the engine's thread does about snapshots (`actions` jointly, `chore` alone), and what callers ask."""
 
-    def __init__(self, started: Started, data: DataDir, config: Config, loads: Loads) -> None:
-        self._loads = loads
+    def __init__(
+        self, started: Started, data: DataDir, config: Config, loads: Loads, trimmed: Callable[[int], None]
+    ) -> None:
+        """`trimmed` is told from which snapshot on the log goes back no further."""
+        self._loads, self._trimmed = loads, trimmed
         self._replica, self._log, self._data, self._config = started.replica, started.log, data, config
         self._world = started.replica.engine.world
         self._saving: Saving | None = None
         self._last_done: Future[Snapshot] = Future()
-        # Seconds that applying entries had taken when the last snapshot was begun.
+        # Seconds that applying entries had taken when the last snapshot was begun, and bytes that were published.
         self._begun_s = -started.replay_s
+        self._begun_bytes = 0
         self._asked, self._not_before = False, 0.0
 
     def serve(self, ticker: Ticker) -> None:
@@ -117,7 +125,12 @@ class Versions:
     def _keeping(self) -> Keeping:
         """Which snapshots stay."""
         kept = self._config.limits.snapshots_kept
-        return snapshot.Keeping(kept=kept, activations=[*self._replica.activations], needed=self._needed)
+        return snapshot.Keeping(
+            kept=kept,
+            activations=[*self._replica.activations],
+            publications=[*self._replica.publications],
+            needed=self._needed,
+        )
 
     def _needed(self, oldest: int) -> set[int]:
         """Snapshots older than the oldest that stays, without which the log couldn't be applied, or a rollback done;
@@ -132,8 +145,12 @@ class Versions:
 
     @property
     def _overdue(self) -> bool:
-        """Whether applying the log again would take too long since the last snapshot was begun."""
-        return self._ticker.applied_s - self._begun_s >= self._config.durability.replay_s
+        """Whether applying the log again would take too long since the last snapshot was begun, or the files that it
+        needs are several times as large as the tables."""
+        replica = self._replica
+        late = self._ticker.applied_s - self._begun_s >= self._config.durability.replay_s
+        published = replica.published_bytes - self._begun_bytes
+        return late or (published > 0 and published > PUBLISHED * sum(replica.engine.table_bytes().values()))
 
     def _begin(self, _: Any) -> Future[Snapshot]:
         """Joint: begins a snapshot, or tells of the one that is under way, which ranks end at different times."""
@@ -147,7 +164,7 @@ class Versions:
             version = told[0][1]
             engine, clients = replica.loaded[version], replica.unsaved.get(version)
         else:
-            self._begun_s = self._ticker.applied_s
+            self._begun_s, self._begun_bytes = self._ticker.applied_s, replica.published_bytes
             if self._log is not None:
                 self._log.rotate()
         self._saving = snapshot.begin(
@@ -177,6 +194,7 @@ class Versions:
         self._replica.activations = [told for told in activations if told.version > oldest] or activations[-1:]
         if self._log is not None:
             self._log.trim(oldest)
+        self._trimmed(oldest)
 
 
 def _bytes(path: Any) -> int:

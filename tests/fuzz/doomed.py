@@ -117,5 +117,10 @@ FAULTS: dict[Any, list[Callable[[Any], None]]] = {
     pb.LoadRequest: [_of(version=FAR), _of(version=FAR, unload=True), _of(version=2**64 - 1)],
     pb.ActivateRequest: [_elsewhere, _of(version=FAR), _of(version=0), _of(version=2**64 - 1)],
     pb.RollbackRequest: [_elsewhere, _of(fingerprint="")],
+    pb.PublishRequest: [
+        _of(publisher="fuzz", number=1, layout="{}"),
+        _of(publisher="../fuzz", number=1),
+        _of(number=0),
+    ],
 }
 """What is wrong with a message of each kind, before anything was activated, grown or admitted."""

@@ -26,9 +26,14 @@ KINDS: dict[str, type[Message]] = {
     "AdminService/Load": pb.LoadRequest,
     "AdminService/Activate": pb.ActivateRequest,
     "AdminService/Rollback": pb.RollbackRequest,
+    "AdminService/Stage": pb.StageRequest,
+    "AdminService/Publish": pb.PublishRequest,
 }
-READING = ("Describe", "Lookup", "LookupStream", "ListVersions", "Snapshot")
-WEIGHTS = np.array([1, 6, 4, 10, 5, 0.5, 2, 3, 1, 1, 1, 1], float)
+READING = ("Describe", "Lookup", "LookupStream", "ListVersions", "Snapshot", "Stage")
+STREAMING = ("LookupStream", "UpdateStream", "Stage")
+WEIGHTS = np.array([1, 6, 4, 10, 5, 0.5, 2, 3, 1, 1, 1, 1, 2, 2], float)
+LAYOUT = '{"seed": 0, "tables": {}}'
+"""Of another collection."""
 HUGE = 140_000
 """Bytes of a message that is over `limits.message_bytes`."""
 NO_MESSAGE = b"\x07"
@@ -55,7 +60,7 @@ class Request:
 
     @property
     def streams(self) -> bool:
-        return self.method.endswith("Stream")
+        return self.method.endswith(STREAMING)
 
     @property
     def waits(self) -> bool:
@@ -69,7 +74,7 @@ class Request:
 def request(random: np.random.Generator) -> Request:
     """Any method, and whatever is sent to it."""
     method = str(random.choice(list(KINDS), p=WEIGHTS / WEIGHTS.sum()))
-    count = int(random.integers(1, 4)) if method.endswith("Stream") else 1
+    count = int(random.integers(1, 4)) if method.endswith(STREAMING) else 1
     return Request(method, tuple(_affordable(method, _data(random, method)) for _ in range(count)))
 
 
@@ -122,6 +127,13 @@ def _valid(random: np.random.Generator, method: str) -> Message:
         case "Freeze":
             feature = str(random.choice(list(DIMS)))
             return freeze_request({feature: _ids(random, feature)}, thaw=bool(random.integers(2)))
+        case "Stage":
+            return pb.StageRequest(publisher="fuzz", number=1, file="file", data=random.bytes(9))
+        case "Publish":
+            file = pb.StagedFile(name="file", size=9, sha256=random.bytes(32))
+            return pb.PublishRequest(
+                publisher="fuzz", number=1, files=[file], delta=bool(random.integers(2)), layout=LAYOUT
+            )
     return edged(random, KINDS[method])
 
 

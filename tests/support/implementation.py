@@ -80,6 +80,12 @@ class Implementation:
     def load(self, path: str, beside: str | None = None) -> int:
         return int(self._each("load", [[path, beside]] * self.size)[0])
 
+    def full(self, target: str, path: str) -> Any:
+        return self._each("full", [[target, path]] * self.size)[0]
+
+    def delta(self) -> Any:
+        return self._each("delta", [[]] * self.size)[0]
+
     def pids(self) -> list[int]:
         """Of the ranks' processes."""
         assert self._ranks

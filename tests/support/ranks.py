@@ -15,7 +15,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Client, Connection, Listener
-from pathlib import Path
 from typing import Any
 
 from embershard.config import Config
@@ -49,7 +48,7 @@ class Ranks:
                     "OMP_NUM_THREADS": "1",
                     "TEST_ADDRESS": f"127.0.0.1:{listener.address[1]}",
                     "TEST_KEY": key.hex(),
-                    "PYTHONPATH": str(Path(__file__).parent.parent),
+                    "PYTHONPATH": os.pathsep.join(sys.path),  # what this process imports
                 }
                 self._processes.append(subprocess.Popen([sys.executable, __file__], env=environment))
             connections = [listener.accept() for _ in range(size)]

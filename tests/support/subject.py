@@ -15,7 +15,9 @@ from embershard.engine.freezing import freeze
 from embershard.engine.growth import Growing, Growth, grow
 from embershard.engine.local import LocalEngine
 from embershard.engine.session import Session
+from embershard.engine.touched import Touched
 from embershard.engine.world import SoloWorld
+from embershard.publisher import Publisher
 from embershard.store import snapshot
 from embershard.store.manifest import open_snapshot
 from embershard.types import FeatureBatch, FeatureUpdate
@@ -101,6 +103,16 @@ class Subject:
 
     def load(self, path: str, beside: str | None = None) -> int:
         return snapshot.load(self.engine, open_snapshot(Path(path)), beside=beside)
+
+    def full(self, target: str, path: str) -> Any:
+        """Publishes a snapshot, and watches from now on what is to follow."""
+        self.publisher = Publisher(target, publisher="run", world=self.engine.world, timeout_s=60)
+        self.touched = Touched(self.engine)
+        return self.publisher.full(open_snapshot(Path(path)))
+
+    def delta(self) -> Any:
+        """Publishes what has changed since."""
+        return self.publisher.delta(self.touched.take())
 
     def meet(self, key: str, item: Any, timeout_s: float) -> list[Any]:
         return self.engine.world.meet(key, item, timeout_s=timeout_s)

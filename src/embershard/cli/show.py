@@ -102,6 +102,9 @@ def description_document(description: pb.DescribeResponse) -> dict[str, Any]:
             }
             for table in description.tables
         ],
+        "published": {"publisher": description.published.publisher, "number": description.published.number}
+        if description.HasField("published")
+        else None,
         "limits": {
             "message_bytes": description.limits.message_bytes,
             "ids_per_request": description.limits.ids_per_request,
@@ -114,6 +117,8 @@ def description_lines(description: pb.DescribeResponse) -> Iterator[str]:
     yield f"collection {description.name!r}, fingerprint {description.fingerprint}, version {description.version}"
     ranks = f"{_counted(description.world_size, 'rank')}, of which rank {description.rank} answers"
     yield f"{description.engine} engine on {ranks}; server {description.server_version}"
+    if description.HasField("published"):
+        yield f"has publication {description.published.number:,} of {description.published.publisher}"
     tables = description_document(description)["tables"]
     heads = (
         "table",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embershard.cli.answer import Answer
 from embershard.cli.flags import Command, add_connection
 from embershard.cli.flags import version as version_of
+from embershard.cli.offline import SNAPSHOT_PATH
+from embershard.cli.publishing import publish
 from embershard.client import Client
 from embershard.v1 import embershard_pb2 as pb
 
@@ -39,6 +42,17 @@ the rows that they had: those of a growth since are gone until a rollback. Who r
 must load it again.
 With --json: {"version": 101, "activated": 40, "before": 100}.
 """
+PUBLISH = """\
+examples:
+  embershard publish run/ --target 10.0.0.7:50051
+  embershard publish run/snapshots/000000000042 --since run/snapshots/000000000041
+
+Serves a training job's snapshot in place of all tables, all at once; what was served stays in memory, and `embershard
+rollback` serves it again. With --since only what differs between the two: rows, and who owns them; the older one must
+be what was published last, by the same publisher. What is cut off is sent again from where it ended.
+With --json: {"version": 101, "publisher": "shop", "number": 4, "delta": false, "duplicate": false, "rows": 0, "frozen":
+0, "before": 100}.
+"""
 ROLLBACK = """\
 examples:
   embershard rollback
@@ -56,6 +70,15 @@ def add_versions(command: Command) -> None:
     one.add_argument("--unload", action="store_true", help="take it out of memory")
     one = command("activate", activate, "Serves the tables of a snapshot.", ACTIVATE)
     _add_version(one)
+    one = command("publish", publish, "Serves what a training job has made.", PUBLISH)
+    one.add_argument("snapshot", type=Path, metavar="SNAPSHOT", help=SNAPSHOT_PATH)
+    one.add_argument(
+        "--since",
+        metavar="SNAPSHOT|VERSION",
+        help="only what has changed since this one: its folder, or its version beside the other",
+    )
+    one.add_argument("--publisher", metavar="NAME", help="who publishes (default: the name of the collection)")
+    add_connection(one, timeout_s=600)
     one = command("rollback", rollback, "Serves again what was served before the last activation.", ROLLBACK)
     add_connection(one, timeout_s=600)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import grpc.aio
 
@@ -16,6 +16,7 @@ from embershard.client.delivery import Senders, Waits
 from embershard.client.resend import AsyncUnanswered
 from embershard.client.throttle import Throttle
 from embershard.client.wire import (
+    PIECE_BYTES,
     TIMEOUT_S,
     Features,
     activate_request,
@@ -25,6 +26,7 @@ from embershard.client.wire import (
     grow_request,
     load_request,
     lookup_request,
+    stage_requests,
     translated_errors,
     update_request,
 )
@@ -216,6 +218,30 @@ class AsyncClient:
         """As `Client.rollback`."""
         return await self._call(self._admin.Rollback, pb.RollbackRequest(fingerprint=fingerprint), timeout_s)
 
+    async def stage(
+        self,
+        publisher: str,
+        number: int,
+        file: str,
+        source: BinaryIO,
+        *,
+        piece_bytes: int = PIECE_BYTES,
+        told: Callable[[int], object] = lambda _: None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """As `Client.stage`."""
+        there = 0
+        for left in (None, source):
+            pieces = stage_requests(publisher, number, file, left, there, piece_bytes)
+            async for answer in self._stream(self._admin.Stage, _asynchronous(pieces), timeout_s):
+                there = int(answer.bytes)
+                told(there)
+        return there
+
+    async def publish(self, request: pb.PublishRequest, *, timeout_s: float = 600.0) -> pb.PublishResponse:
+        """As `Client.publish`."""
+        return await self._call(self._admin.Publish, request, timeout_s)
+
     async def _deliver(self, request: pb.UpdateRequest, timeout_s: float | None) -> int:
         """Sends an update again until it is answered, or its time is over; it is applied once."""
         delivery = self._senders.deliver(request, self._timeout_s if timeout_s is None else timeout_s)
@@ -253,3 +279,8 @@ class AsyncClient:
                 call.cancel()  # no effect on a stream that has ended; ends one whose reader has left
         if failures:
             raise failures[0]
+
+
+async def _asynchronous(messages: Iterable[Any]) -> AsyncIterator[Any]:
+    for message in messages:
+        yield message

@@ -4,38 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
-
-import grpc
 
 from embershard import codec
+from embershard.client.admin import AdminCalls
 from embershard.client.delivery import Senders, Waits
 from embershard.client.resend import Unanswered
 from embershard.client.throttle import Throttle
-from embershard.client.wire import (
-    TIMEOUT_S,
-    Features,
-    activate_request,
-    channel_options,
-    checked_target,
-    freeze_request,
-    grow_request,
-    load_request,
-    lookup_request,
-    translated_errors,
-    update_request,
-)
+from embershard.client.wire import TIMEOUT_S, Features, lookup_request, update_request
 from embershard.errors import EmbershardError
 from embershard.types import Rows
 from embershard.v1 import embershard_pb2 as pb
 from embershard.v1 import embershard_pb2_grpc as rpc
 
-_Sent = TypeVar("_Sent")
 
-
-class Client:
+class Client(AdminCalls):
     """A connection to one front end; safe to share between threads.
 
         with Client("127.0.0.1:50051") as client:
@@ -51,12 +35,9 @@ class Client:
     """
 
     def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        self.target = checked_target(target)
-        self._timeout_s = timeout_s
+        super().__init__(target, timeout_s)
         self._senders, self._lookups = Senders(), Throttle()
-        self._channel = grpc.insecure_channel(target, options=channel_options())
         self._embedding = rpc.EmbeddingServiceStub(self._channel)
-        self._admin = rpc.AdminServiceStub(self._channel)
 
     def __enter__(self) -> Client:
         return self
@@ -65,10 +46,6 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def close(self) -> None:
-        """Ends the connection."""
-        self._channel.close()
 
     def wait_ready(self, timeout_s: float = 60.0) -> pb.DescribeResponse:
         """Waits until the service answers, and returns its description; DeadlineExceeded if it doesn't in time."""
@@ -206,54 +183,6 @@ class Client:
             except EmbershardError as error:
                 time.sleep(waits.after(error))
 
-    def snapshot(self, *, timeout_s: float = 600.0) -> pb.SnapshotResponse:
-        """Has the server write a snapshot; returns its version, path on the server, and size."""
-        return self._call(self._admin.Snapshot, pb.SnapshotRequest(), timeout_s)
-
-    def grow(
-        self,
-        table: str,
-        *,
-        rows: int | None = None,
-        capacity: int | None = None,
-        mean: bool = False,
-        mean_of: Features | None = None,
-        timeout_s: float = 600.0,
-    ) -> pb.GrowResponse:
-        """Gives a table more rows, or room for more ids of their own; old rows stay bit for bit.
-
-        New rows start seeded, as the `mean` of all old ones, or as that of some ids (`mean_of`, {feature: ids}). Calls
-        go on meanwhile, and wait at the end; the answer tells for how long.
-        """
-        request = grow_request(table, rows=rows, capacity=capacity, mean=mean, mean_of=mean_of)
-        return self._call(self._admin.Grow, request, timeout_s)
-
-    def freeze(self, features: Features, *, thaw: bool = False, timeout_s: float | None = None) -> pb.FreezeResponse:
-        """Has the rows of the ids of one feature stay bit for bit as they are, or (`thaw`) lets them move again.
-
-        Gradients have no effect on them, values are refused, and their ids aren't evicted.
-        """
-        return self._call(self._admin.Freeze, freeze_request(features, thaw=thaw), timeout_s)
-
-    def list_versions(self, *, timeout_s: float | None = None) -> list[pb.Version]:
-        """Which versions can be activated or pinned: snapshots on disk and in memory, and what is served."""
-        return list((self._call(self._admin.ListVersions, pb.ListVersionsRequest(), timeout_s)).versions)
-
-    def load(self, version: int, *, unload: bool = False, timeout_s: float = 600.0) -> None:
-        """Has a snapshot in memory beside what is served, for `pinned_version` and a quick `activate`; or out of it."""
-        self._call(self._admin.Load, load_request(version, unload=unload), timeout_s)
-
-    def activate(self, version: int, *, fingerprint: str = "", timeout_s: float = 600.0) -> pb.ActivateResponse:
-        """Serves a snapshot's tables, all at once, as the next version; what was served is kept for `rollback`.
-
-        If it is sent again because the answer was lost, it activates again: `list_versions` tells what is served.
-        """
-        return self._call(self._admin.Activate, activate_request(version, fingerprint=fingerprint), timeout_s)
-
-    def rollback(self, *, fingerprint: str = "", timeout_s: float = 600.0) -> pb.ActivateResponse:
-        """Undoes the last activation: serves what was served before it, as the next version."""
-        return self._call(self._admin.Rollback, pb.RollbackRequest(fingerprint=fingerprint), timeout_s)
-
     def _deliver(self, request: pb.UpdateRequest, timeout_s: float | None) -> int:
         """Sends an update again until it is answered, or its time is over; it is applied once."""
         delivery = self._senders.deliver(request, self._timeout_s if timeout_s is None else timeout_s)
@@ -265,26 +194,3 @@ class Client:
             else:
                 delivery.done()
                 return int(answer.version)
-
-    def _call(self, method: Callable[..., Any], request: Any, timeout_s: float | None, **options: Any) -> Any:
-        with translated_errors(self.target):
-            return method(request, timeout=self._timeout_s if timeout_s is None else timeout_s, **options)
-
-    def _stream(self, method: Callable[..., Any], messages: Iterator[Any], timeout_s: float | None) -> Iterator[Any]:
-        failures: list[Exception] = []
-        with translated_errors(self.target):
-            call = method(_until_failure(messages, failures), timeout=timeout_s)
-            try:
-                yield from call
-            finally:
-                call.cancel()  # no effect on a stream that has ended; ends one whose reader has left
-        if failures:
-            raise failures[0]
-
-
-def _until_failure(messages: Iterator[_Sent], failures: list[Exception]) -> Iterator[_Sent]:
-    """Ends the stream where building a message fails: gRPC reads this on a thread of its own, and would hide why."""
-    try:
-        yield from messages
-    except Exception as error:
-        failures.append(error)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
 import grpc
 import grpc.aio
@@ -22,6 +23,9 @@ KEEPALIVE_S = 30
 """How often a connection with calls in flight is checked; the server allows it."""
 TIMEOUT_S = 10.0
 """Deadline of a call that doesn't give its own."""
+
+PIECE_BYTES = 2**18
+"""Of a file that is staged, in one message: lookups wait behind each."""
 
 _RETRY = {
     "maxAttempts": 5,
@@ -168,6 +172,37 @@ def activate_request(version: int, *, fingerprint: str) -> pb.ActivateRequest:
     """Likewise."""
     with _sendable(f"version {version!r} or fingerprint {fingerprint!r}"):
         return pb.ActivateRequest(version=version, fingerprint=fingerprint)
+
+
+def stage_requests(
+    publisher: str,
+    number: int,
+    file: str,
+    source: BinaryIO | None = None,
+    there: int = 0,
+    piece_bytes: int = PIECE_BYTES,
+) -> Iterator[pb.StageRequest]:
+    """What is left of a file after what is there, in pieces, and then the question how much of it is.
+
+    Raises:
+        InvalidInput: before anything is sent.
+    """
+    with _sendable(f"publisher {publisher!r}, number {number!r} or file {file!r}"):
+        asked = pb.StageRequest(publisher=publisher, number=number, file=file)
+    return _pieces(asked, source, there, piece_bytes)
+
+
+def _pieces(asked: pb.StageRequest, source: BinaryIO | None, there: int, size: int) -> Iterator[pb.StageRequest]:
+    if source is not None:
+        if there > source.seek(0, os.SEEK_END):  # it is of another file: begin anew
+            there = 0
+        source.seek(there)
+        while data := source.read(size):
+            piece = pb.StageRequest(offset=there, data=data)
+            piece.MergeFrom(asked)
+            yield piece
+            there += len(data)
+    yield asked
 
 
 @contextmanager

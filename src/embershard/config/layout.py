@@ -10,6 +10,8 @@ _ABSENT = object()
 GROWING = ("direct", "vocabulary")
 """Kinds of ids whose tables may grow: more rows change no vector that was there before, so that their number isn't part
 of the fingerprint."""
+_DIFFERENCES = 6
+"""Those of a layout that are spelled out; more would bury the message."""
 
 
 def fingerprint_of(layout: dict[str, Any]) -> str:
@@ -21,6 +23,12 @@ def fingerprint_of(layout: dict[str, Any]) -> str:
 def layout_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     """Spells out where two layouts answer differently, one line a place: `tables.user.dim: 5 here, 6 there`."""
     return difference(_identity(ours), _identity(theirs))
+
+
+def spelled_out(lines: list[str]) -> str:
+    """The first of these differences, and how many there are besides."""
+    more = len(lines) - _DIFFERENCES
+    return "; ".join(lines[:_DIFFERENCES]) + (f"; and {more} more" * (more > 0))
 
 
 def _identity(layout: dict[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def admit(engine: Engine, mine: ByTable, active: Collection[str], now_s: int) ->
             continue
         step = engine.vocabularies[table].step(sightings, now_s, admit=True)
         if engine.config.table(table).owns_rows:
-            _empty(engine, table, step)
+            empty(engine, table, step.emptied)
             _start(engine, engine.config.table(table), step)
     if (full := refused.get(engine.world.rank)) is None:
         return None
@@ -118,11 +118,11 @@ def sight(engine: Engine, mine: ByTable, active: Collection[str], now_s: int) ->
             engine.vocabularies[table].step(_merged(of_ranks, table), now_s, admit=False)
 
 
-def _empty(engine: Engine, table: str, step: Step) -> None:
+def empty(engine: Engine, table: str, slots: NDArray[np.int64]) -> None:
     """Joint: nothing of an id that has left stays in its row; every rank does a part of it."""
-    if not len(step.emptied):
+    if not len(slots):
         return
-    rows_M = tensor_of(_share(engine, step.emptied) + engine.vocabularies[table].first_row)
+    rows_M = tensor_of(_share(engine, slots) + engine.vocabularies[table].first_row)
     zeros = torch.zeros(len(rows_M), engine.matrices[table].dim)
     engine.write({table: rows_M}, {table: zeros}, {table}, start=Start.EMPTY)
 

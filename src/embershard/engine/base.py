@@ -19,6 +19,7 @@ from embershard.compose import Sums
 from embershard.config import VocabularyIds
 from embershard.engine.beside import freed
 from embershard.engine.placement import Group, bytes_of_tables, groups_of
+from embershard.engine.publication import Published
 from embershard.engine.shard import Shard, Start
 from embershard.errors import ConfigError
 from embershard.vocabulary import Vocabulary, bytes_of_vocabulary
@@ -71,6 +72,8 @@ class Engine(ABC):
         """Which ids own a row: the same on every rank."""
         self.projections: dict[str, Tensor] = {}
         """{table: r × dim}: this rank's copies of what all rows of a table share."""
+        self.published = Published()
+        """The last publication that the tables have."""
         if seeded:
             self.initialise()
         else:

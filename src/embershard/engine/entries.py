@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from embershard import codec
 from embershard.engine.clients import check_identity
 from embershard.engine.growth import Growth
+from embershard.engine.publication import publication_of
 from embershard.engine.work import Work, work_of_change
 from embershard.errors import InvalidInput
 from embershard.v1 import embershard_pb2 as pb
@@ -38,6 +39,8 @@ class Kind(IntEnum):
     """ActivateRequest: what is served until then is kept as a snapshot."""
     ROLLBACK = 6
     """ActivateRequest: what is served until then is dropped."""
+    PUBLISH = 7
+    """PublishRequest: its files are in the data directory."""
 
 
 _PRIVATE = (Kind.UPDATE, Kind.SIGHT)
@@ -53,8 +56,8 @@ class Entry:
     request: bytes
     """What is logged."""
     body: Any
-    """A Change, a Read, a Growth, (ids, frozen) or the version of a snapshot; None where only the rank that brings it
-    needs it."""
+    """A Change, a Read, a Growth, (ids, frozen), the version of a snapshot or a Publication; None where only the rank
+    that brings it needs it."""
     work: Work = field(default_factory=Work)
     """What all ranks take part in."""
     client: str = ""
@@ -87,6 +90,8 @@ def entry_of(kind: Kind, request: bytes, collection: Collection) -> Entry:
             return growth_entry(collection, pb.GrowRequest.FromString(request))
         case Kind.FREEZE:
             return freeze_entry(collection, pb.FreezeRequest.FromString(request))
+        case Kind.PUBLISH:
+            return publication_entry(pb.PublishRequest.FromString(request))
     return activation_entry(kind, pb.ActivateRequest.FromString(request).version)
 
 
@@ -159,6 +164,15 @@ def freeze_entry(collection: Collection, request: pb.FreezeRequest) -> Entry:
 def activation_entry(kind: Kind, version: int) -> Entry:
     """The tables of a snapshot, in place of those that are served."""
     return Entry(kind=kind, request=pb.ActivateRequest(version=version).SerializeToString(), body=version)
+
+
+def publication_entry(request: pb.PublishRequest) -> Entry:
+    """What a training job has made.
+
+    Raises:
+        InvalidInput: a name, number or checksum that can't be.
+    """
+    return Entry(kind=Kind.PUBLISH, request=request.SerializeToString(), body=publication_of(request))
 
 
 def single_ids(collection: Collection, message: pb.FeatureIds) -> FeatureBatch:

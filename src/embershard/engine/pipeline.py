@@ -14,10 +14,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from embershard.engine import freezing
 from embershard.engine.entries import Entry, Kind, sightings_entry
-from embershard.engine.growth import Growth, check_room
-from embershard.errors import EmbershardError, InvalidInput, Overloaded
+from embershard.engine.reservation import release, reserve
+from embershard.errors import EmbershardError
 
 if TYPE_CHECKING:
     from embershard.collection import Read
@@ -197,35 +196,12 @@ class Pipeline:
 
     def _possible(self, step: _Step) -> bool:
         """Joint: whether an entry can be done, as far as can be told: no log knows how much memory there was."""
-        replica, body = self._replica, step.entry.body
         try:
-            match step.entry.kind:
-                case Kind.GROW:
-                    self._check_growth(body)
-                case Kind.FREEZE:
-                    freezing.check(replica.engine, body[0])
-                case Kind.ACTIVATE | Kind.ROLLBACK:
-                    self._check_activation(body, back=step.entry.kind is Kind.ROLLBACK)
-                    replica.activating = body
+            reserve(self._replica, step.entry)
         except EmbershardError as refusal:  # on every rank
             step.refuse(refusal)
             return False
         return True
-
-    def _check_growth(self, growth: Growth) -> None:
-        replica = self._replica
-        if replica.activating or (replica.growing and not replica.growing.is_of(replica.engine, growth)):
-            raise Overloaded(f"other tables were activated while {growth.table!r} was made ready to grow; try again")
-        if not replica.growing:
-            check_room(replica.engine, growth)
-
-    def _check_activation(self, version: int, *, back: bool) -> None:
-        if self._replica.activating:
-            raise Overloaded(f"version {self._replica.activating:,} is being activated; try again once it is")
-        if version not in self._replica.loaded:
-            raise InvalidInput(f"version {version:,} isn't loaded; load it first")
-        if back and version != self._replica.before:
-            raise InvalidInput(f"version {version:,} isn't what was served before the last activation any more")
 
     def _write(self, now_s: int) -> None:
         """Joint: rank 0 logs what all have brought."""
@@ -248,8 +224,7 @@ class Pipeline:
             self._batch = [*batch]  # `end` tells its callers
             raise told
         for step in batch:
-            if step.entry.kind in (Kind.ACTIVATE, Kind.ROLLBACK):
-                self._replica.activating = 0
+            release(self._replica, step.entry)
             step.refuse(told)
 
     def _apply(self, step: _Step) -> None:

@@ -17,6 +17,7 @@ from embershard.change import Change
 from embershard.collection import Collection
 from embershard.engine import steps
 from embershard.engine.beside import let_go
+from embershard.engine.delta import Delta, write_delta
 from embershard.engine.entries import Kind, entry_of
 from embershard.engine.freezing import freeze
 from embershard.engine.growth import grow
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from embershard.engine.clients import Clients
     from embershard.engine.entries import Entry
     from embershard.engine.growth import Growing, Growth
+    from embershard.engine.publication import Logged, Publication
     from embershard.errors import EmbershardError
 
 
@@ -55,15 +57,44 @@ class Grown:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Served:
+    """What a caller is told of a publication."""
+
+    rows: int = 0
+    """Of a delta: rows that were written."""
+    frozen: int = 0
+    """Of a delta: rows that stayed as they were, because they are frozen here."""
+    before: int = 0
+    """Of a full one: version of what was served before."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Activation:
     """That other tables were served."""
 
     version: int
     """The first with them."""
     activated: int
-    """Version of the snapshot that they are."""
+    """Version of the snapshot that they are; of a publication, the same as `version`."""
     before: int
     """Version of what was served before, if it was kept; else 0."""
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Staged:
+    """A publication whose files are being read, or were."""
+
+    publication: Publication
+    """What it is."""
+    made: Engine | Delta | None = None
+    """What its files hold."""
+    on_its_way: bool = False
+    """Whether an entry is to serve it."""
+
+    @property
+    def replaces(self) -> bool:
+        """Whether an entry on its way is to serve other tables."""
+        return self.on_its_way and not self.publication.delta
 
 
 class Replica:
@@ -76,12 +107,19 @@ class Replica:
         version: int,
         clients: Clients,
         activations: Sequence[Activation] = (),
+        publications: Sequence[Logged] = (),
         load: Callable[[int], Engine],
+        fetch: Callable[[Publication, Engine], Engine | Delta],
     ) -> None:
-        """`load` is joint, and makes an engine of a snapshot's version."""
+        """`load` is joint, and makes an engine of a snapshot's version; `fetch`, too, has what a publication's files
+        hold: an engine, or what is to be written into the given one."""
         self.engine, self.version, self.clients = engine, version, clients
         self.activations = list(activations)
         """Those that the log may still have, and the last one."""
+        self.publications = list(publications)
+        """Those that the log may still have."""
+        self.published_bytes = 0
+        """Of all publications that were applied."""
         self.loaded: dict[int, Engine] = {}
         """Snapshots in memory beside what is served, by version."""
         self.activating = 0
@@ -90,7 +128,9 @@ class Replica:
         """Those of them that aren't on the disk yet, with who had sent what."""
         self.growing: Growing | None = None
         """What was made ready for a growth."""
-        self._load = load
+        self.staged: Staged | None = None
+        """The publication that is made ready, or on its way."""
+        self._load, self._fetch = load, fetch
         self.collection = Collection(engine.config, bounded=False)
         """What requests are checked against, from any thread; replaced when the tables are. Until calls are answered,
         no request is too large: what a log has was accepted once."""
@@ -120,6 +160,11 @@ class Replica:
                 case Kind.FREEZE:
                     batch, frozen = entry.body
                     return Outcome(version=self.version, value=freeze(self.engine, batch, frozen=frozen))
+                case Kind.PUBLISH:
+                    try:
+                        return self._publish(entry.body)
+                    finally:
+                        self.staged = None
                 case _:
                     value = self._activate(entry.body, keep=entry.kind is Kind.ACTIVATE)
                     return Outcome(version=self.version, value=value)
@@ -167,15 +212,45 @@ class Replica:
 
     def _activate(self, target: int, *, keep: bool) -> Activation:
         """Joint: serves the tables of a snapshot, which are in memory already unless a log is replayed."""
-        served, before = [self.engine], self.version - 1 if keep else 0
         # Whoever deletes snapshots, on another thread, sees the target here or among those that are loaded.
-        self.activations.append(Activation(version=self.version, activated=target, before=before))
-        self.engine = self.loaded.pop(target) if target in self.loaded else self._load(target)
+        self.activations.append(
+            Activation(version=self.version, activated=target, before=self.version - 1 if keep else 0)
+        )
+        self._swap(self.loaded.pop(target) if target in self.loaded else self._load(target))
         self.unsaved.pop(target, None)
-        if keep:
+        self.activating = 0
+        return self.activations[-1]
+
+    def _publish(self, told: Publication) -> Outcome:
+        """Joint: serves what a training job has made, which is in memory already unless a log is replayed."""
+        if not told.follows(self.engine.published):
+            return Outcome(version=self.engine.published.version, value=Served(), duplicate=True)
+        if told.delta:
+            told.check_rows(self.engine.config)
+        # Whatever becomes of it, who applies the log again needs its files: they stay from here on.
+        self.publications.append(told.logged(self.version))
+        self.published_bytes += told.bytes
+        staged = self.staged
+        made = staged.made if staged and staged.publication == told else None
+        if made is None or (isinstance(made, Delta) and not made.fits(self.engine)):  # tables have changed since
+            made = self._fetch(told, self.engine)
+        if isinstance(made, Delta):
+            written = write_delta(self.engine, made)
+            value = Served(rows=written.rows, frozen=written.frozen)
+        else:
+            self.activations.append(Activation(version=self.version, activated=self.version, before=self.version - 1))
+            for vocabulary in made.vocabularies.values():
+                vocabulary.adopt_all()
+            self._swap(made)
+            value = Served(before=self.version - 1)
+        self.engine.published = told.published(self.version)
+        return Outcome(version=self.version, value=value)
+
+    def _swap(self, engine: Engine) -> None:
+        """Serves other tables, as the last activation says; what was served is kept or dropped."""
+        served, self.engine = [self.engine], engine
+        if before := self.activations[-1].before:
             self.loaded[before], self.unsaved[before] = *served, self.clients.copy()
         else:
             let_go(served)
-        self.activating = 0
         self._adopt()
-        return self.activations[-1]

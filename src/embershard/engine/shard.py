@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,6 +117,20 @@ class Shard:
         largest = torch.finfo(self.weight.dtype).max  # a sum of rows may be more than half precision holds
         self.weight.index_copy_(0, local_M, values_MD.clamp(-largest, largest).to(self.weight))
 
+    def replace(self, local_M: Tensor, kinds: Mapping[str, Tensor]) -> tuple[int, int]:
+        """Overwrites all that there is of rows, each named once, {kind: [M] or [M, kernel_dim]}; frozen ones stay.
+
+        Returns how many were overwritten, and how many are frozen.
+        """
+        self._tell(local_M)
+        frozen_M = self.frozen.index_select(0, local_M) != 0
+        frozen = int(frozen_M.sum())
+        if frozen:
+            local_M, kinds = local_M[~frozen_M], {kind: rows[~frozen_M] for kind, rows in kinds.items()}
+        for kind, rows in kinds.items():
+            _put(self.kinds[kind], local_M, rows)
+        return len(local_M), frozen
+
     def hold(self, local_M: Tensor) -> Kept:
         """Precedes every step of the optimizer: remembers those of the rows that are frozen."""
         self._tell(local_M)
@@ -166,3 +181,12 @@ class Shard:
             kind: tensor[local] if tensor.ndim == 1 else tensor[local, : self.group.dim]
             for kind, tensor in self.kinds.items()
         }
+
+
+def _put(into: Tensor, local_M: Tensor, rows: Tensor) -> None:
+    """As `index_copy_`, of contiguous tensors; on CPUs a row is one thing to numpy, which is three times as fast."""
+    if into.ndim == 1 or into.device.type != "cpu":
+        into.index_copy_(0, local_M, rows)
+    else:
+        whole = np.dtype((np.void, into.shape[1] * into.itemsize))
+        np.put(into.numpy().view(whole), local_M.numpy(), rows.numpy().view(whole))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from embershard.config import DirectIds, layout_difference
+from embershard.config import DirectIds, layout_difference, spelled_out
 from embershard.errors import FingerprintMismatch
 from embershard.store.head import HeadDrift, head_drift
-from embershard.store.loading import read_tensors, spelled_out
+from embershard.store.loading import read_tensors
 from embershard.store.moves import COSINE_QUANTILES, RELATIVE_QUANTILES, Moves, quantiles
 from embershard.store.offline import config_of, rows_of_ids
 from embershard.store.pairing import IdDifference, compare_ids, ids_of_rows, pairs

@@ -19,6 +19,7 @@ class DataDir:
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
         self.snapshots, self.log = self.path / "snapshots", self.path / "log"
+        self.publications = self.path / "publications"
         self._lock: TextIO | None = None
 
     def hold(self, world: World) -> None:

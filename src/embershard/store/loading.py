@@ -7,7 +7,7 @@ arrived in memory is compared with the checksums of rows, last of all, so that n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from embershard.config import layout_difference
+from embershard.config import layout_difference, spelled_out
 from embershard.engine.beside import Rest
+from embershard.engine.publication import Published
 from embershard.errors import FingerprintMismatch, SnapshotError
 from embershard.store.agreement import alone, everywhere, meeting
 from embershard.store.checksum import checksum_of, total
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
 Paced = Callable[[Iterable[Any]], Iterator[Any]]
 """How one goes through much: at once (`iter`), or with rests between."""
-
-_DIFFERENCES = 6
-"""Differences of another collection that are spelled out; more would bury the message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -88,6 +86,7 @@ def fill(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, 
         copies = read_tensors(snapshot, shared.values())
         engine.projections |= {table: copies[name].float().to(world.device) for table, name in shared.items()}
         mine = {name: _checksum(target, paced) for name, target in targets.items()}
+    engine.published = Published(**snapshot.manifest["published"])
     parts = agree(mine)
     for name, told in snapshot.tensors.items():
         if total(part[name] for part in parts) != told["checksum"]:
@@ -230,8 +229,8 @@ def check_belongs(config: Config, snapshot: Snapshot, *, names: bool = True) -> 
         moves = "; `embershard remap` moves rows from one list of names to another"
         raise FingerprintMismatch(
             f"{snapshot.path}: is of another collection, {manifest['collection']!r}, or of other settings than this, "
-            f"{config.collection.name!r}: {spelled_out(lines)}; serve it with its own configuration, or give another "
-            "--data-dir" + moves * any(".ids.names: " in line for line in lines)
+            f"{config.collection.name!r}: {spelled_out(lines)}; serve it with its own configuration, or give "
+            "another --data-dir" + moves * any(".ids.names: " in line for line in lines)
         )
     for table in config.tables:
         ours, theirs = config.optimizer_of(table).kind, manifest["optimizers"][table.name]
@@ -240,12 +239,6 @@ def check_belongs(config: Config, snapshot: Snapshot, *, names: bool = True) -> 
                 f"{snapshot.path}: table {table.name!r} has the optimizer state of {theirs}, and the configuration "
                 f"says {ours}; set optimizer.kind = {theirs!r}"
             )
-
-
-def spelled_out(lines: Sequence[str]) -> str:
-    """Differences of two layouts, the first few of them, as a message has them."""
-    more = f"; and {len(lines) - _DIFFERENCES} more" * (len(lines) > _DIFFERENCES)
-    return "; ".join(lines[:_DIFFERENCES]) + more
 
 
 def _without_names(layout: dict[str, Any]) -> dict[str, Any]:

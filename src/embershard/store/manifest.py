@@ -16,24 +16,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embershard.errors import SnapshotError
+from embershard.errors import InvalidInput, SnapshotError
 from embershard.store.files import sync_folder
 
 MANIFEST = "manifest.json"
-FORMAT = 3
+FORMAT = 4
 
 RESTORE = "restore it from a copy, or move the folder away to start from the snapshot before it"
 """What to do about a damaged snapshot."""
 
 _TABLE = {"rows": int, "dim": int, "features": [str], "ids": {"kind": str}, "pooling": str, "dtype": str}
+_LAYOUT = {"seed": int, "tables": {...: _TABLE}}
 _SHAPE = {
     "collection": str,
     "fingerprint": str,
-    "layout": {"seed": int, "tables": {...: _TABLE}},
+    "layout": _LAYOUT,
     "optimizers": {...: str},
     "version": int,
     "world_size": int,
     "activations": [{"version": int, "activated": int, "before": int}],
+    "publications": [{"version": int, "publisher": str, "number": int, "files": [str]}],
+    "published": {"publisher": str, "number": int, "digest": str, "version": int},
     "torch": str,
     "tensors": {...: {"dtype": str, "shape": [int], "checksum": str}},
     "files": {...: {"bytes": int, "sha256": str}},
@@ -50,6 +53,8 @@ class Snapshot:
     manifest: dict[str, Any]
     """As `_SHAPE` says: layout and optimizers are the configuration's, `tensors` tells of each what its rows add up to
     (see `checksum`), whatever ranks wrote them."""
+    alone: bool = True
+    """Whether nothing else may be in its folder."""
 
     @property
     def version(self) -> int:
@@ -91,7 +96,7 @@ class Snapshot:
         """
         files = self.manifest["files"]
         present = {path.name for path in self.path.iterdir()} - {MANIFEST}
-        if strangers := present - files.keys():
+        if (strangers := present - files.keys()) and self.alone:
             raise SnapshotError(f"{self.path}: {sorted(strangers)[0]} is not of this snapshot; move it away")
         for name, told in files.items():
             if name not in present:
@@ -125,10 +130,22 @@ def list_snapshots(folder: Path) -> list[Path]:
 
 
 def open_snapshot(path: Path) -> Snapshot:
-    """Reads a snapshot's manifest.
+    """Reads the manifest of a snapshot whose folder is named by its version.
 
     Raises:
         SnapshotError: it is missing, damaged, or of a format that this release doesn't know.
+    """
+    found = read_manifest(path)
+    if path.name != f"{found.version:012d}":
+        raise SnapshotError(f"{path}: holds version {found.version}; rename the folder back to that number")
+    return found
+
+
+def read_manifest(path: Path, *, alone: bool = True) -> Snapshot:
+    """Reads the manifest in any folder; unless the snapshot is `alone` in it, other files may be there, too.
+
+    Raises:
+        SnapshotError: as `open_snapshot`.
     """
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
@@ -144,16 +161,29 @@ def open_snapshot(path: Path) -> Snapshot:
         )
     if checksum != _checksum(manifest):
         raise SnapshotError(f"{path}: the checksum of {MANIFEST} is wrong: it is damaged; {RESTORE}")
-    misfit = _misfit(manifest, _SHAPE, "")
-    if not misfit and manifest["optimizers"].keys() != manifest["layout"]["tables"].keys():
-        misfit = "optimizers are of other tables than layout.tables"
-    if not misfit and not all(told["shape"] for told in manifest["tensors"].values()):
-        misfit = "a tensor has no rows"
-    if misfit:
-        raise SnapshotError(f"{path}: {MANIFEST} is no manifest, as {misfit}; {RESTORE}")
-    if path.name != f"{manifest.get('version'):012d}":
-        raise SnapshotError(f"{path}: holds version {manifest.get('version')}; rename the folder back to that number")
-    return Snapshot(path=path, manifest=manifest)
+    wrong = _misfit(manifest, _SHAPE, "")
+    if not wrong and manifest["optimizers"].keys() != manifest["layout"]["tables"].keys():
+        wrong = "optimizers are of other tables than layout.tables"
+    if not wrong and not all(told["shape"] for told in manifest["tensors"].values()):
+        wrong = "a tensor has no rows"
+    if wrong:
+        raise SnapshotError(f"{path}: {MANIFEST} is no manifest, as {wrong}; {RESTORE}")
+    return Snapshot(path=path, manifest=manifest, alone=alone)
+
+
+def layout_of(text: str) -> dict[str, Any]:
+    """A layout as JSON has it.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    try:
+        layout: dict[str, Any] = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"the layout is no JSON: {error}") from error
+    if wrong := _misfit(layout, _LAYOUT, "layout"):
+        raise InvalidInput(f"the layout is none of a collection, as {wrong[:200]}")
+    return layout
 
 
 def _misfit(found: Any, wanted: Any, where: str) -> str | None:

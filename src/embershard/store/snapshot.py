@@ -65,6 +65,7 @@ def begin(
         folder=folder,
         keeping=keeping,
         config=engine.config,
+        published=engine.published,
         matrices=engine.matrices,
         parts=capture.parts,
         vocabularies={name: engine.vocabularies[name].state() for name in engine.vocabularies if first},

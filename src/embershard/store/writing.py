@@ -22,6 +22,7 @@ from embershard.store.row_files import RowFile, file_of_rank
 if TYPE_CHECKING:
     from embershard.config import Config, Matrix
     from embershard.engine.capture import Part, Slice
+    from embershard.engine.publication import Logged, Published
     from embershard.engine.replica import Activation
     from embershard.store.id_files import State
 
@@ -41,6 +42,8 @@ class Keeping:
     """The newest, so many."""
     activations: Sequence[Activation] = ()
     """When other tables were served; also after the version that is written."""
+    publications: Sequence[Logged] = ()
+    """Those that the log may still have; likewise."""
     needed: Callable[[int], Collection[int]] = lambda _: ()
     """Given the version of the oldest of those, versions of older ones that must stay as well: as it is when asked."""
 
@@ -61,6 +64,8 @@ class Job:
     """Which snapshots stay."""
     config: Config
     """Of the tables."""
+    published: Published
+    """The last publication that the tables have."""
     matrices: Mapping[str, Matrix]
     """{name: matrix}."""
     parts: Sequence[Part]
@@ -127,6 +132,8 @@ class Job:
             "version": self.version,
             "world_size": self.world_size,
             "activations": [asdict(told) for told in self.keeping.activations if told.version <= self.version],
+            "publications": [asdict(told) for told in self.keeping.publications if told.version <= self.version],
+            "published": asdict(self.published),
             "torch": torch.__version__,
             "tensors": {
                 part.name: {

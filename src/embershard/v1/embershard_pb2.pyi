@@ -222,7 +222,7 @@ class Limits(_message.Message):
     def __init__(self, message_bytes: _Optional[int] = ..., ids_per_request: _Optional[int] = ..., numbers_per_request: _Optional[int] = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("name", "fingerprint", "version", "engine", "world_size", "rank", "tables", "limits", "server_version")
+    __slots__ = ("name", "fingerprint", "version", "engine", "world_size", "rank", "tables", "limits", "server_version", "published")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +232,7 @@ class DescribeResponse(_message.Message):
     TABLES_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     name: str
     fingerprint: str
     version: int
@@ -241,7 +242,16 @@ class DescribeResponse(_message.Message):
     tables: _containers.RepeatedCompositeFieldContainer[Table]
     limits: Limits
     server_version: str
-    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., version: _Optional[int] = ..., engine: _Optional[str] = ..., world_size: _Optional[int] = ..., rank: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., server_version: _Optional[str] = ...) -> None: ...
+    published: Publication
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., version: _Optional[int] = ..., engine: _Optional[str] = ..., world_size: _Optional[int] = ..., rank: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., server_version: _Optional[str] = ..., published: _Optional[_Union[Publication, _Mapping]] = ...) -> None: ...
+
+class Publication(_message.Message):
+    __slots__ = ("publisher", "number")
+    PUBLISHER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    publisher: str
+    number: int
+    def __init__(self, publisher: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class GrowRequest(_message.Message):
     __slots__ = ("table", "rows", "capacity", "mean", "mean_of", "fingerprint")
@@ -360,3 +370,63 @@ class ActivateResponse(_message.Message):
     activated: int
     before: int
     def __init__(self, version: _Optional[int] = ..., activated: _Optional[int] = ..., before: _Optional[int] = ...) -> None: ...
+
+class StageRequest(_message.Message):
+    __slots__ = ("publisher", "number", "file", "offset", "data")
+    PUBLISHER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    publisher: str
+    number: int
+    file: str
+    offset: int
+    data: bytes
+    def __init__(self, publisher: _Optional[str] = ..., number: _Optional[int] = ..., file: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class StageResponse(_message.Message):
+    __slots__ = ("bytes",)
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    def __init__(self, bytes: _Optional[int] = ...) -> None: ...
+
+class StagedFile(_message.Message):
+    __slots__ = ("name", "size", "sha256")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size: int
+    sha256: bytes
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
+
+class PublishRequest(_message.Message):
+    __slots__ = ("publisher", "number", "delta", "files", "layout", "fingerprint")
+    PUBLISHER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    publisher: str
+    number: int
+    delta: bool
+    files: _containers.RepeatedCompositeFieldContainer[StagedFile]
+    layout: str
+    fingerprint: str
+    def __init__(self, publisher: _Optional[str] = ..., number: _Optional[int] = ..., delta: _Optional[bool] = ..., files: _Optional[_Iterable[_Union[StagedFile, _Mapping]]] = ..., layout: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+
+class PublishResponse(_message.Message):
+    __slots__ = ("version", "duplicate", "rows", "frozen", "before")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    FROZEN_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    duplicate: bool
+    rows: int
+    frozen: int
+    before: int
+    def __init__(self, version: _Optional[int] = ..., duplicate: _Optional[bool] = ..., rows: _Optional[int] = ..., frozen: _Optional[int] = ..., before: _Optional[int] = ...) -> None: ...

@@ -324,6 +324,16 @@ class AdminServiceStub:
                 request_serializer=embershard_dot_v1_dot_embershard__pb2.RollbackRequest.SerializeToString,
                 response_deserializer=embershard_dot_v1_dot_embershard__pb2.ActivateResponse.FromString,
                 _registered_method=True)
+        self.Stage = channel.stream_stream(
+                '/embershard.v1.AdminService/Stage',
+                request_serializer=embershard_dot_v1_dot_embershard__pb2.StageRequest.SerializeToString,
+                response_deserializer=embershard_dot_v1_dot_embershard__pb2.StageResponse.FromString,
+                _registered_method=True)
+        self.Publish = channel.unary_unary(
+                '/embershard.v1.AdminService/Publish',
+                request_serializer=embershard_dot_v1_dot_embershard__pb2.PublishRequest.SerializeToString,
+                response_deserializer=embershard_dot_v1_dot_embershard__pb2.PublishResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -381,6 +391,22 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Stage(self, request_iterator, context):
+        """Takes a file of a publication in pieces; each is answered with how much of the file is on the disk by then. A message
+        without data only asks that, so that what was cut off goes on from there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Publish(self, request, context):
+        """Serves what was staged: all tables at once between two ticks, as the next version. It may be sent again until it is
+        answered, and is done once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -418,6 +444,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Rollback,
                     request_deserializer=embershard_dot_v1_dot_embershard__pb2.RollbackRequest.FromString,
                     response_serializer=embershard_dot_v1_dot_embershard__pb2.ActivateResponse.SerializeToString,
+            ),
+            'Stage': grpc.stream_stream_rpc_method_handler(
+                    servicer.Stage,
+                    request_deserializer=embershard_dot_v1_dot_embershard__pb2.StageRequest.FromString,
+                    response_serializer=embershard_dot_v1_dot_embershard__pb2.StageResponse.SerializeToString,
+            ),
+            'Publish': grpc.unary_unary_rpc_method_handler(
+                    servicer.Publish,
+                    request_deserializer=embershard_dot_v1_dot_embershard__pb2.PublishRequest.FromString,
+                    response_serializer=embershard_dot_v1_dot_embershard__pb2.PublishResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -610,6 +646,60 @@ class AdminService:
             '/embershard.v1.AdminService/Rollback',
             embershard_dot_v1_dot_embershard__pb2.RollbackRequest.SerializeToString,
             embershard_dot_v1_dot_embershard__pb2.ActivateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Stage(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/embershard.v1.AdminService/Stage',
+            embershard_dot_v1_dot_embershard__pb2.StageRequest.SerializeToString,
+            embershard_dot_v1_dot_embershard__pb2.StageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Publish(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/embershard.v1.AdminService/Publish',
+            embershard_dot_v1_dot_embershard__pb2.PublishRequest.SerializeToString,
+            embershard_dot_v1_dot_embershard__pb2.PublishResponse.FromString,
             options,
             channel_credentials,
             insecure,

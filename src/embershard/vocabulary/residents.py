@@ -29,14 +29,17 @@ class Residents:
         """When that was, in seconds."""
         self.pinned = np.zeros(capacity, np.bool_)
         """Whether the owner keeps its row whatever comes."""
-        self._names = np.full(capacity, None)
+        self.adopted = np.zeros(capacity, np.bool_)
+        """Whether the owner was published: a training job has a row for it, too."""
+        self.names = np.full(capacity, None)
+        """The owner if it is a string."""
         self._strings = False
         """Whether any owner has ever been a string: as long as none has, there is nothing to compare."""
 
     @property
     def bytes(self) -> int:
         """Memory that it takes, the strings themselves apart."""
-        arrays = (self.counts, self.steps, self.seen_s, self.pinned, self._names)
+        arrays = (self.counts, self.steps, self.seen_s, self.pinned, self.adopted, self.names)
         return self.index.bytes + sum(array.nbytes for array in arrays)
 
     def find(self, keys: Keys) -> NDArray[np.int64]:
@@ -47,7 +50,7 @@ class Residents:
         at_n = np.flatnonzero(slots_n >= 0)
         asked = None if keys.names is None else np.array([keys.names[at] for at in at_n.tolist()], object)
         # A string with the hash of another, or with an integer's value, is not the id that owns the row.
-        slots_n[at_n[np.asarray(self._names[slots_n[at_n]] != asked, bool)]] = -1
+        slots_n[at_n[np.asarray(self.names[slots_n[at_n]] != asked, bool)]] = -1
         return slots_n
 
     def places(self, sightings: Sightings) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -55,7 +58,7 @@ class Residents:
         slots_u = self.index.find(sightings.keys_u)
         own_u = slots_u >= 0
         at_u = np.flatnonzero(own_u)
-        own_u[at_u] = np.asarray(self._names[slots_u[at_u]] == sightings.names_u[at_u], bool)
+        own_u[at_u] = np.asarray(self.names[slots_u[at_u]] == sightings.names_u[at_u], bool)
         return slots_u, own_u
 
     def sight(self, slots_u: NDArray[np.int64], counts_u: NDArray[np.int64], step: int, now_s: int) -> None:
@@ -67,14 +70,15 @@ class Residents:
         """Gives ids the lowest free slots, in the order of their keys; there must be enough."""
         slots_u = self.index.put(ids.keys_u)
         self._strings = self._strings or bool((ids.names_u != None).any())  # noqa: E711  # each of them
-        self._names[slots_u], self.counts[slots_u] = ids.names_u, counts_u
-        self.steps[slots_u], self.seen_s[slots_u], self.pinned[slots_u] = step, now_s, False
+        self.names[slots_u], self.counts[slots_u] = ids.names_u, counts_u
+        self.steps[slots_u], self.seen_s[slots_u] = step, now_s
+        self.pinned[slots_u] = self.adopted[slots_u] = False
         return slots_u
 
     def leave(self, slots_n: NDArray[np.int64]) -> None:
         """Takes their rows from ids."""
         self.index.remove(slots_n)
-        self._names[slots_n] = None
+        self.names[slots_n] = None
 
     def may_leave(self) -> NDArray[np.bool_]:
         """By slot: whether it has an owner who isn't pinned."""
@@ -82,7 +86,10 @@ class Residents:
 
     def state(self) -> dict[str, Any]:
         """Everything about owners."""
-        slots = np.flatnonzero(self.index.used)
+        return self.owners(np.flatnonzero(self.index.used))
+
+    def owners(self, slots: NDArray[np.int64]) -> dict[str, Any]:
+        """The same of these slots."""
         return {
             "slots": slots,
             "keys": self.index.keys[slots],
@@ -90,7 +97,8 @@ class Residents:
             "steps": self.steps[slots],
             "seen_s": self.seen_s[slots],
             "pinned": self.pinned[slots],
-            "names": self._names[slots].tolist(),
+            "adopted": self.adopted[slots],
+            "names": self.names[slots].tolist(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -99,6 +107,7 @@ class Residents:
         self.index.restore(state["keys"], slots)
         self.counts[slots], self.steps[slots] = state["counts"], state["steps"]
         self.seen_s[slots], self.pinned[slots] = state["seen_s"], state["pinned"]
+        self.adopted[slots] = state["adopted"]
         for slot, name in zip(slots.tolist(), state["names"], strict=True):
-            self._names[slot] = name
+            self.names[slot] = name
         self._strings = any(name is not None for name in state["names"])

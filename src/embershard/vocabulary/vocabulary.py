@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embershard.config import TableSpec, VocabularyIds
+from embershard.vocabulary.adoption import Adoption, Owners, plan_adoption
 from embershard.vocabulary.candidates import Candidates
 from embershard.vocabulary.residents import Residents
 from embershard.vocabulary.victims import Victims
@@ -27,7 +28,7 @@ _NOBODY = np.empty(0, np.int64)
 _MOST, _LONG_AGO = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 _INDEX_BYTES = 8 + 1 + 2 * 4 * 16
 """Of a slot of an index: its key, whether it is used, and its places in the map and in the next one."""
-_OWNER_BYTES, _CANDIDATE_BYTES = _INDEX_BYTES + 33, _INDEX_BYTES + 16
+_OWNER_BYTES, _CANDIDATE_BYTES = _INDEX_BYTES + 34, _INDEX_BYTES + 16
 """Of an id that may own a row, and of one that is remembered without: with what is known of it."""
 
 
@@ -77,7 +78,7 @@ class Vocabulary:
 
     def __init__(self, table: TableSpec) -> None:
         assert isinstance(table.ids, VocabularyIds)
-        self._policy = table.ids
+        self._table, self._policy = table.name, table.ids
         self.first_row = table.ids.fallback_rows
         self.counts = Counts()
         self._step, self._due_s = 0, _LONG_AGO
@@ -148,6 +149,61 @@ class Vocabulary:
         self.counts.admitted += len(slots)
         self.counts.evicted += len(evicted)
         return Step(admitted=admitted, slots=slots, emptied=expired[~self._held.index.used[expired]])
+
+    def plan(self, owners: Owners, gone: Sightings) -> Adoption:
+        """What has ids own rows as they do elsewhere, and others that are gone lose theirs; nothing changes yet.
+
+        Raises:
+            InvalidInput: there is no room.
+        """
+        return plan_adoption(self._table, self._held, owners, gone)
+
+    def adopt(self, plan: Adoption) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Does what was just planned: the slot of each owner, or -1, and slots that have lost their owner."""
+        held, owners = self._held, plan.owners
+        held.leave(plan.leaving)
+        entering = owners.ids.where(plan.enters_u)
+        slots_u = plan.slots_u.copy()
+        slots_u[plan.enters_u] = held.enter(entering, entering.counts_u, 0, 0)
+        own_u = slots_u >= 0
+        known = slots_u[own_u]
+        held.counts[known], held.steps[known] = owners.ids.counts_u[own_u], owners.steps_u[own_u]
+        held.seen_s[known], held.adopted[known] = owners.seen_s_u[own_u], True
+        self._candidates.forget(entering.keys_u)
+        # Numbers of others were given: nothing that is known of who is the rarest, or due next, holds.
+        self._step, self._due_s = max(self._step + 1, int(owners.steps_u.max(initial=0))), _LONG_AGO
+        self._victims.reset()
+        self.counts.admitted += len(entering.keys_u)
+        self.counts.evicted += len(plan.leaving)
+        return slots_u, plan.leaving[~held.index.used[plan.leaving]]
+
+    def owners(self, slots_n: NDArray[np.int64]) -> dict[str, Any]:
+        """As `state` has them: the owners of these slots, which are used."""
+        return self._held.owners(slots_n)
+
+    def adopt_all(self) -> None:
+        """Whoever owns a row was published."""
+        self._held.adopted |= self._held.index.used
+
+    @property
+    def steps(self) -> int:
+        """How many it has taken, as long as it has gone on: if none, nothing has changed."""
+        return self._step
+
+    def used(self, slots_n: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether slots have an owner."""
+        return np.asarray(self._held.index.used[slots_n])
+
+    def holds(self, keys_n: NDArray[np.int64], names_n: NDArray[np.object_]) -> NDArray[np.bool_]:
+        """Whether ids own a row: each has a key, and a string or None."""
+        slots_n = self._held.index.find(keys_n)
+        same_n = np.asarray(self._held.names[slots_n] == names_n, np.bool_)
+        return np.asarray((slots_n >= 0) & same_n)
+
+    def residents(self) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.object_]]:
+        """By slot: the key, whether it is used, and the string if it is one; as they are now."""
+        held = self._held
+        return held.index.keys.copy(), held.index.used.copy(), held.names.copy()
 
     def pin(self, slots_n: NDArray[np.int64], pinned: bool) -> None:
         """Keeps ids from losing their rows, or no longer."""

@@ -1,0 +1,80 @@
+"""What `embershard publish` does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embershard import doctor
+from embershard.cli.answer import Answer, need_packages
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from embershard.publisher import Told
+
+
+def publish(options: Namespace) -> Answer:
+    """A snapshot, or what differs between two, in place of what is served."""
+    need_packages("embershard publish", doctor.SERVER)
+    from embershard.quiet import quieten
+
+    quieten()
+    from embershard.client import Client
+    from embershard.engine.world import SoloWorld
+    from embershard.publisher import Publisher
+    from embershard.store.offline import find_snapshot
+    from embershard.store.snapshot_changes import changes_between
+
+    made = find_snapshot(options.snapshot)
+    since = None if options.since is None else find_snapshot(_beside(made.path, options.since))
+    name = options.publisher or made.manifest["collection"]
+    with Client(options.target, timeout_s=options.timeout) as client, _progress() as told:
+        there = client.describe().published
+        publisher = Publisher(
+            client,
+            publisher=name,
+            world=SoloWorld(),
+            number=there.number if there.publisher == name else 0,
+            timeout_s=options.timeout,
+            told=told,
+        )
+        done = publisher.full(made) if since is None else publisher.delta(changes_between(since, made))
+    document = {
+        "version": done.version,
+        "publisher": name,
+        "number": publisher.number,
+        "delta": since is not None,
+        "duplicate": done.duplicate,
+        "rows": done.rows,
+        "frozen": done.frozen,
+        "before": done.before,
+    }
+    lines = [f"version {done.version}", f"publication {publisher.number} of {name}"]
+    if since is None:
+        lines.append(f"before {done.before or 'none'}")
+    else:
+        lines.append(f"rows {done.rows:,}" + f" ({done.frozen:,} are frozen, and stay)" * (done.frozen > 0))
+    return Answer(document=document, lines=lines)
+
+
+def _beside(path: Path, since: str) -> Path:
+    """A snapshot by its folder, or by its version in the folder of the other."""
+    return path.with_name(f"{int(since):012d}") if since.isdecimal() else Path(since)
+
+
+@contextmanager
+def _progress() -> Iterator[Told]:
+    """A progress bar on a terminal, where it takes over two seconds."""
+    from tqdm import tqdm
+
+    with tqdm(desc="sent", unit="B", unit_scale=True, delay=2, disable=None, file=sys.stderr) as bar:
+
+        def told(done: int, whole: int) -> None:
+            bar.total = whole
+            bar.update(done - bar.n)
+
+        yield told
