@@ -39,7 +39,7 @@ def updates_of_ranks(random: np.random.Generator, config: Config, ranks: int) ->
 @pytest.mark.parametrize("ids", ID_KINDS)
 def test_training_moves_rows_as_updates_do(implementation: Implementation, ids: str) -> None:
     number = list(ID_KINDS).index(ids)
-    # Signed gradients may cancel to a rounding error, in whose direction Adagrad's first step is as long as in any other.
+    # Signed gradients may cancel to a rounding error, in whose direction Adagrad's first step is as long as any.
     optimizer = "sgd" if ID_KINDS[ids].get("signed") else OPTIMIZERS[number % 3]
     for pooling in POOLINGS if implementation.local else POOLINGS[number % 3 :][:1]:
         config = everything(optimizer, pooling, ids)

@@ -12,6 +12,7 @@ from embershard.engine.base import Engine, check_memory
 from embershard.engine.beside import Rest, beside, let_go, without_frames
 from embershard.engine.delta import Delta
 from embershard.engine.entries import publication_entry
+from embershard.engine.making import make_engine
 from embershard.engine.replica import Staged
 from embershard.errors import ConfigError, FingerprintMismatch, Overloaded, SnapshotError
 from embershard.store import snapshot
@@ -21,7 +22,7 @@ from embershard.store.manifest import layout_of, list_snapshots
 from embershard.store.staging import Staging, folder_of
 from embershard.v1 import embershard_pb2 as pb
 from embershard_server.joint import Joint, shielded
-from embershard_server.start import fitted_publication, make_engine
+from embershard_server.start import fitted_publication
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

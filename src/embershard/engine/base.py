@@ -151,11 +151,12 @@ class Engine(ABC):
         Of matrices that are named in `sums`, those are gathered, [B, D], and the gradients are theirs. Who is named is
         the same on every rank.
         """
+        sums = sums or {}
         found: dict[str, Tensor] = {}
         applies: list[tuple[list[str], int, Apply]] = []
         for group in self._active(active):
             for summed in (False, True):
-                chosen = {name: rows[name] for name in group.slots if name in rows and (name in (sums or {})) == summed}
+                chosen = {name: rows[name] for name in group.slots if name in rows and (name in sums) == summed}
                 if not chosen:
                     continue
                 physical_M, names, counts = group.physical(chosen)

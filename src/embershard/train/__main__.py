@@ -28,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("embershard").setLevel(logging.INFO if rank == 0 else logging.WARNING)
     quieten()
     from embershard.engine.making import make_world, use_cores
+    from embershard.train.job import PublishSpec
     from embershard.train.outcome import lines
     from embershard.train.run import Run
 
@@ -35,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         world = make_world(timeout_s=PATIENCE_S)
         use_cores(world)
-        with closing(Run(options.job, folder, world)) as run:
+        publish = None
+        if options.publish is not None:
+            publish = PublishSpec(target=options.publish, every_s=options.publish_every)
+        with closing(Run(options.job, folder, world, publish)) as run:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: run.stop())
             result = run.to_its_end()

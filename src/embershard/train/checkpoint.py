@@ -52,6 +52,8 @@ class Checkpoints:
 
     def __init__(self, run: Path, kept: int) -> None:
         self.snapshots, self._trainer, self._kept = run / "snapshots", run / "trainer", kept
+        self.needed: set[int] = set()
+        """Steps whose snapshots somebody reads, so that they stay."""
 
     def newest(self, world: World) -> tuple[Snapshot, Path] | None:
         """Joint: the newest that is complete, as rank 0 sees it."""
@@ -78,7 +80,8 @@ class Checkpoints:
                 if not (self.snapshots / f"{progress.step:012d}").is_dir():
                     with writing(path, overwrite=True) as file:
                         file.write(_packed(model, optimizer, progress))
-        made = snapshot.save(engine, None, progress.step, self.snapshots, keeping=Keeping(kept=self._kept))
+        keeping = Keeping(kept=self._kept, needed=lambda _: set(self.needed))
+        made = snapshot.save(engine, None, progress.step, self.snapshots, keeping=keeping)
         if world.rank == 0:
             there = {self._file(int(folder.name)) for folder in list_snapshots(self.snapshots)}
             for left_behind in set(self._trainer.glob("*.safetensors")) - there:

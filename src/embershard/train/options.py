@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+import re
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from pathlib import Path
 
 DESCRIPTION = """\
@@ -15,6 +16,7 @@ EXAMPLES = """\
 examples:
   embershard train deploy/jobs/movielens_ctr.toml
   embershard train job.toml --folder runs/monday --json
+  embershard train job.toml --publish 127.0.0.1:50051 --publish-every 30s
 
 exit status: 0 fine, 1 an error, 2 wrong usage, 143 asked to stop (SIGTERM, Ctrl-C), after a checkpoint
 """
@@ -33,5 +35,21 @@ def parser(name: str) -> ArgumentParser:
     made.add_argument(
         "--folder", type=Path, metavar="DIR", help="of the run (default: runs/, and the job file's name without suffix)"
     )
+    made.add_argument(
+        "--publish",
+        metavar="HOST:PORT",
+        help="a service that is to serve what is learned; the job's [publish] otherwise",
+    )
+    made.add_argument(
+        "--publish-every", type=_seconds, default=30.0, metavar="TIME", help="from one publication to the next (30s)"
+    )
     made.add_argument("--json", action="store_true", help="print what came of it as one JSON document")
     return made
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
+    seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600, None: 1}[found[2]] if found else 0.0
+    if not seconds:
+        raise ArgumentTypeError(f"{text!r} is no time, such as 30s, 5m or 1h")
+    return seconds

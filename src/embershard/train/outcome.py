@@ -19,4 +19,6 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
             yield f"{feature}: {count:,} bags were longer than max_length, and were cut"
     if result["drift"] is not None:
         yield from drift_report.lines(result["drift"])
+    if result["published"] is not None:
+        yield f"step {result['published']['step']:,} is served as version {result['published']['version']:,}"
     yield f"snapshot {result['snapshot']}"

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,7 @@ from embershard.store.manifest import open_snapshot
 from embershard.train.checkpoint import Checkpoints, Progress, restore
 from embershard.train.job import load_job
 from embershard.train.peers import Peers
+from embershard.train.publishing import Publishing
 from embershard.train.report import Report
 from embershard.train.setup import Setup
 from embershard.train.tables import Tables
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from embershard.store.manifest import Snapshot
     from embershard.train.batches import Batch, Stream
     from embershard.train.evaluation import Metrics
-    from embershard.train.job import JobSpec
+    from embershard.train.job import JobSpec, PublishSpec
 
 logger = logging.getLogger(__name__)
 
@@ -55,22 +56,27 @@ class Wishes(NamedTuple):
     """To end after a checkpoint, as they were asked to."""
     checkpoint: int
     """A checkpoint; rank 0 says when."""
+    publish: int
+    """A publication, likewise."""
 
 
 class Run:
     """One job on this rank; every method is joint."""
 
-    def __init__(self, path: Path, folder: Path, world: World) -> None:
-        """`path` is the job file, `folder` the run's.
+    def __init__(self, path: Path, folder: Path, world: World, publish: PublishSpec | None = None) -> None:
+        """`path` is the job file, `folder` the run's; `publish`, if given, is in place of the job file's.
 
         Raises:
             EmbershardError: on every rank: it can't begin, or go on; says why.
         """
         job, config = load_job(path)
+        if publish is not None:
+            job = replace(job, publish=publish)
         self.world, self.stopped = world, False
         """`stopped`: whether it has ended because it was asked to."""
         self.folder, self._data_dir = folder, DataDir(folder)
         self._report: Report | None = None
+        self._publishing: Publishing | None = None
         self._data_dir.hold(self.world)
         try:
             self._begin(job, config, path.parent)
@@ -95,8 +101,10 @@ class Run:
         with everywhere(self.world.gather, "the run's folder can't be written", ConfigError):
             if self.world.rank == 0:
                 self._report = Report(self.folder, step=self.progress.step)
+        if job.publish is not None:
+            self._publishing = Publishing(job.publish, engine, self.folder)
         self._begun_step, self._begun_s = self.progress.step, time.monotonic()
-        self._saved_step, self._saved_s = self.progress.step if newest else -1, time.monotonic()
+        self._saved, self._saved_s = newest and newest[0], time.monotonic()
         self._asked_to_stop = False
         self._losses: list[float] = []
 
@@ -122,6 +130,8 @@ class Run:
                     bar.set_postfix(loss=f"{self._losses[-1]:.4f}", refresh=False)
                 if wishes.stop or wishes.checkpoint:
                     self.checkpoint()
+                if wishes.publish and self._publishing:
+                    self._publishing.begin(self.progress.step, self.checkpoint)
                 if wishes.stop:
                     self.stopped = True
                     return None
@@ -130,22 +140,29 @@ class Run:
         self.checkpoint()
         if metrics is None or not (job.evaluate.every_steps and self.progress.step % job.evaluate.every_steps == 0):
             metrics = self.evaluate()
-        return self._told(metrics)
+        problem = self._publish_last()
+        told = self._told(metrics)
+        if problem:
+            raise problem
+        return told
 
     def close(self) -> None:
         """Leaves the folder to others; not joint."""
+        if self._publishing is not None:
+            self._publishing.close()
         if self._report is not None:
             self._report.close()
         self._data_dir.release()
 
-    def checkpoint(self) -> Snapshot | None:
+    def checkpoint(self) -> Snapshot:
         """Keeps what was learned until now, unless it is kept."""
-        if self._saved_step == self.progress.step:
-            return None
-        self._trainer.check(self.progress.step)
-        made = self._checkpoints.save(self.engine, self.model, self._trainer.optimizer, self.progress)
-        self._saved_step, self._saved_s = self.progress.step, time.monotonic()
-        return made
+        if self._saved is None or self._saved.version != self.progress.step:
+            self._trainer.check(self.progress.step)
+            # What is being published in full, is read until that has ended.
+            self._checkpoints.needed = {self._publishing.uploaded} if self._publishing else set()
+            self._saved = self._checkpoints.save(self.engine, self.model, self._trainer.optimizer, self.progress)
+            self._saved_s = time.monotonic()
+        return self._saved
 
     def evaluate(self) -> Metrics | None:
         """How good it is, if there is data to tell."""
@@ -196,7 +213,9 @@ class Run:
             due = after % spec.every_steps == 0
         else:
             due = time.monotonic() - self._saved_s >= spec.every_s
-        return Wishes(stop=self._asked_to_stop, checkpoint=due and self.world.rank == 0)
+        publish = self._publishing is not None and self._publishing.due()
+        first = self.world.rank == 0
+        return Wishes(stop=self._asked_to_stop, checkpoint=due and first, publish=publish and first)
 
     @property
     def stream(self) -> Stream:
@@ -246,6 +265,15 @@ class Run:
             raise TrainingError("; ".join(told["problems"]))
         return told
 
+    def _publish_last(self) -> EmbershardError | None:
+        """Why what was learned isn't served, if it is to be and isn't."""
+        if self._publishing is not None:
+            try:
+                self._publishing.finish(self.progress.step, self.checkpoint)
+            except EmbershardError as problem:
+                return problem
+        return None
+
     def _told(self, metrics: Metrics | None) -> dict[str, Any] | None:
         """Writes what came of it."""
         if self._report is None:
@@ -263,6 +291,7 @@ class Run:
             "seconds": seconds,
             "cut": self._stream.cut,
             "drift": self._drift(),
+            "published": self._publishing and self._publishing.last,
             "snapshot": str(self._checkpoints.snapshots / f"{self.progress.step:012d}"),
             "job": asdict(job),
         }

@@ -1,0 +1,142 @@
+"""What a run publishes while it goes on: first its tables in full, then every now and then what has changed since.
+
+    training thread    take what has changed (a copy) ──► go on with the next step …
+                                    │
+    a thread beside                 ▼ send it, have it served: all at once, or not at all
+
+If that fails, the run goes on, and the next publication brings what this one couldn't.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embershard.client import Client
+from embershard.engine.touched import Touched
+from embershard.errors import EmbershardError, FingerprintMismatch, InvalidInput, SequenceGap, SnapshotError
+from embershard.publisher import Publisher
+from embershard.store.agreement import everywhere
+
+if TYPE_CHECKING:
+    from embershard.engine.base import Engine
+    from embershard.engine.touched import Changes
+    from embershard.engine.world import World
+    from embershard.store.manifest import Snapshot
+    from embershard.train.job import PublishSpec
+
+logger = logging.getLogger(__name__)
+
+
+class Publishing:
+    """Publications of one run; what isn't said to be of this rank alone, is joint."""
+
+    def __init__(self, spec: PublishSpec, engine: Engine, folder: Path) -> None:
+        """`folder` is the run's, and keeps the name by which services know it.
+
+        Raises:
+            EmbershardError: on every rank: the service isn't there, or has another collection.
+        """
+        world: World = engine.world
+        self._engine, self._every_s = engine, spec.every_s
+        with everywhere(world.gather, f"publish.target {spec.target}", InvalidInput):
+            name = world.gather(_name(folder) if world.rank == 0 else "")[0]
+            self._client = Client(spec.target)
+            self._publisher = Publisher(self._client, publisher=name, world=world, timeout_s=spec.timeout_s)
+            self._check_collection()
+        self._step = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
+        self._touched: Touched | None = None
+        self._under_way: Future[Any] | None = None
+        self._changes: Changes | None = None
+        self._problem: EmbershardError | None = None
+        self._begun_s = float("-inf")
+        self.uploaded: int = 0
+        """The version of the snapshot that is being sent; 0: there is none."""
+        self.last: dict[str, Any] | None = None
+        """What was published last."""
+
+    def due(self) -> bool:
+        """Of this rank alone: whether it is time for the next one, and the last one has ended."""
+        idle = self._under_way is None or self._under_way.done()
+        return idle and time.monotonic() - self._begun_s >= self._every_s
+
+    def begin(self, step: int, checkpoint: Callable[[], Snapshot]) -> None:
+        """Publishes what there is after a step, beside the next steps; `checkpoint` makes a snapshot of it."""
+        self._end()
+        self._begun_s = time.monotonic()
+        if self._touched is None:
+            snapshot = checkpoint()
+            self._touched, self.uploaded = Touched(self._engine), snapshot.version
+            self._under_way = self._thread.submit(self._publisher.full, snapshot)
+        else:
+            self._changes = self._touched.take()
+            self._under_way = self._thread.submit(self._publisher.delta, self._changes)
+        self._step = step
+
+    def finish(self, step: int, checkpoint: Callable[[], Snapshot]) -> None:
+        """Publishes what there is at the end, and waits for it.
+
+        Raises:
+            EmbershardError: on every rank: it couldn't be published.
+        """
+        self.begin(step, checkpoint)
+        if isinstance(self._end(), SequenceGap):  # the service has lost what this builds on: once more, in full
+            self.begin(step, checkpoint)
+            self._end()
+        if self._problem is not None:
+            raise self._problem
+
+    def close(self) -> None:
+        """Lets go of the service; not joint."""
+        self._thread.shutdown(cancel_futures=True)
+        self._client.close()
+        if self._touched is not None:
+            self._touched.close()
+
+    def _end(self) -> EmbershardError | None:
+        """Waits until the last one has ended, on every rank; returns why it wasn't served, if it wasn't."""
+        if self._under_way is None:
+            return None
+        assert self._touched is not None
+        ended, changes = self._under_way, self._changes
+        self._under_way, self._changes, self.uploaded, self._problem = None, None, 0, None
+        try:
+            answer = ended.result()
+        except EmbershardError as problem:
+            self._problem = problem
+            if changes is None or isinstance(problem, (SequenceGap, SnapshotError)):
+                self._touched.close()
+                self._touched = None
+            else:
+                self._touched.put_back(changes)
+            if self._engine.world.rank == 0:
+                logger.warning("step %d couldn't be published; the next publication brings it: %s", self._step, problem)
+            return problem
+        self.last = {"step": self._step, "version": answer.version, "rows": answer.rows, "delta": changes is not None}
+        if self._engine.world.rank == 0:
+            logger.info("step %d is served as version %d: %d rows", self._step, answer.version, answer.rows)
+        return None
+
+    def _check_collection(self) -> None:
+        """Raises FingerprintMismatch if the service has another collection, as far as it answers at all."""
+        described = self._client.wait_ready()
+        ours = self._engine.config
+        if described.fingerprint != ours.fingerprint():
+            raise FingerprintMismatch(
+                f"serves collection {described.name!r} with fingerprint {described.fingerprint}, and the job has "
+                f"{ours.collection.name!r} with {ours.fingerprint()}: layout, kinds of ids, seed or lists differ"
+            )
+
+
+def _name(folder: Path) -> str:
+    """By which services know a run, ever since it began."""
+    path = folder / "publisher"
+    if not path.is_file():
+        path.write_text(f"{folder.resolve().name[:40]}-{secrets.token_hex(4)}")
+    return path.read_text()
