@@ -1,4 +1,4 @@
-"""A run that publishes while it goes on: what is served is what was learned, and a service that is away costs nothing."""
+"""A run that publishes while it goes on: what is served is what was learned; a service that is away costs nothing."""
 
 from __future__ import annotations
 
