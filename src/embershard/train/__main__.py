@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"embershard: {error}", file=sys.stderr)
         return 1
     if result is not None:
-        for line in [json.dumps(result)] if options.json else lines(result):
+        for line in [json.dumps(result, default=str)] if options.json else lines(result):
             print(line)
     return STOPPED if run.stopped else 0
 

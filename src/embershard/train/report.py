@@ -65,7 +65,7 @@ class Report:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes what came of it."""
         with writing(self._run / "result.json", overwrite=True) as file:
-            file.write(json.dumps(result, indent=2, allow_nan=False).encode())
+            file.write(json.dumps(result, indent=2, allow_nan=False, default=str).encode())
         with writing(self._run / "curves.png", overwrite=True) as file:
             _draw(self.lines, file)
 

@@ -11,20 +11,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
 
-from embershard.errors import ConfigError, EmbershardError, TrainingError
-from embershard.store import drift_report
+from embershard.errors import ConfigError, EmbershardError
 from embershard.store.agreement import everywhere
-from embershard.store.drift import drift
 from embershard.store.folder import DataDir
-from embershard.store.manifest import open_snapshot
 from embershard.train.checkpoint import Checkpoints, Progress, restore
 from embershard.train.job import load_job
+from embershard.train.outcome import outcome
 from embershard.train.peers import Peers
 from embershard.train.publishing import Publishing
 from embershard.train.report import Report
@@ -103,7 +101,7 @@ class Run:
                 self._report = Report(self.folder, step=self.progress.step)
         if job.publish is not None:
             self._publishing = Publishing(job.publish, engine, self.folder)
-        self._begun_step, self._begun_s = self.progress.step, time.monotonic()
+        self._learned, self._learning_s = 0, 0.0
         self._saved, self._saved_s = newest and newest[0], time.monotonic()
         self._asked_to_stop = False
         self._losses: list[float] = []
@@ -177,6 +175,7 @@ class Run:
         """What is left of the data, or why there is no more of it on this rank."""
         job = self._setup.job
         for epoch in range(self.progress.epoch, job.epochs):
+            whole = self.progress.batch == 0
             with closing(self._stream.epoch(epoch, self.progress.batch)) as batches:
                 while job.steps is None or self.progress.step < job.steps:
                     try:
@@ -189,15 +188,20 @@ class Run:
                     yield batch
             if job.steps is not None and self.progress.step >= job.steps:
                 return
-            self._trainer.check_classes()
+            if whole:
+                self._trainer.check_classes()
             self.progress = Progress(step=self.progress.step, epoch=epoch + 1)
 
     def _step(self, batch: Batch | EmbershardError) -> Wishes:
-        done = self.progress
+        done, begun_s = self.progress, time.monotonic()
         read, wishes = self._trainer.prepare(batch, done.step, self._wishes())
         assert not isinstance(batch, EmbershardError), "which `prepare` has raised"
         self._losses.append(self._trainer.learn(read, batch, done.step))
         self.progress = Progress(step=done.step + 1, epoch=done.epoch, batch=batch.position)
+        self._learned, self._learning_s = (
+            self._learned + batch.global_examples,
+            self._learning_s + time.monotonic() - begun_s,
+        )
         if self._report is not None and self.progress.step % self._every == 0:
             loss = sum(self._losses) / len(self._losses)
             self._report.tell(self.progress.step, {"loss": loss})
@@ -247,24 +251,6 @@ class Run:
     def _every(self) -> int:
         return max(1, (self._steps or TOLD * 10) // TOLD)
 
-    def _drift(self) -> dict[str, Any] | None:
-        """How far what the job has started from has moved.
-
-        Raises:
-            TrainingError: a frozen row has moved.
-        """
-        before = self._setup.start
-        if before is None:
-            return None
-        after = open_snapshot(self._checkpoints.snapshots / f"{self.progress.step:012d}")
-        told = drift_report.document(drift(before, after))
-        for table in self.engine.config.tables:
-            if table.frozen and any(matrix["moved"] for matrix in told["tables"][table.name]["matrices"].values()):
-                told["problems"].append(f"table {table.name!r} is frozen, and has moved")
-        if told["problems"]:
-            raise TrainingError("; ".join(told["problems"]))
-        return told
-
     def _publish_last(self) -> EmbershardError | None:
         """Why what was learned isn't served, if it is to be and isn't."""
         if self._publishing is not None:
@@ -278,22 +264,17 @@ class Run:
         """Writes what came of it."""
         if self._report is None:
             return None
-        job, seconds = self._setup.job, time.monotonic() - self._begun_s
-        steps = self.progress.step - self._begun_step
-        result = {
-            "model": job.model,
-            "steps": self.progress.step,
-            "epochs": self.progress.epoch,
-            "world_size": self.world.size,
-            "engine": self.engine.name,
-            "metrics": metrics,
-            "examples_per_s": steps * job.batch / seconds if steps else None,
-            "seconds": seconds,
-            "cut": self._stream.cut,
-            "drift": self._drift(),
-            "published": self._publishing and self._publishing.last,
-            "snapshot": str(self._checkpoints.snapshots / f"{self.progress.step:012d}"),
-            "job": asdict(job),
-        }
-        self._report.finish(result)
-        return result
+        assert self._saved is not None
+        told = outcome(
+            job=self._setup.job,
+            progress=self.progress,
+            engine=self.engine,
+            learned=(self._learned, self._learning_s),
+            metrics=metrics,
+            cut=self._stream.cut,
+            before=self._setup.start,
+            after=self._saved,
+            published=self._publishing and self._publishing.last,
+        )
+        self._report.finish(told)
+        return told

@@ -109,12 +109,13 @@ class Trainer:
         self._agree(None, step, ())
 
     def check_classes(self) -> None:
-        """Raises InvalidInput on every rank if all labels until now were alike: there is nothing to tell apart."""
+        """Raises InvalidInput on every rank if all labels of an epoch were alike: there is nothing to tell apart."""
         positives, labels = self._world.sum(torch.tensor([self._positives, self._labels], dtype=torch.float64)).tolist()
         if labels and positives in (0, labels):
             raise InvalidInput(
                 f"data.label: all {labels:,.0f} labels are {positives / labels:g}: a model of clicks needs both 0 and 1"
             )
+        self._positives, self._labels = 0.0, 0
 
     def _check_labels(self, batch: Batch) -> None:
         if batch.labels_B is None or not isinstance(self.model, ScoresClicks):
