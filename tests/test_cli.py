@@ -8,19 +8,16 @@ import re
 import signal
 import subprocess
 import sys
-from argparse import ArgumentParser, _SubParsersAction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from embershard_server.options import parser as server_parser
 from support.command import COMMAND, answer, call, lines, run
 from support.service import Service
 
 import embershard
 from embershard import Client
-from embershard.cli.parser import parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,12 +77,6 @@ freeze --ids user_id=1 --keys user_id=a | freeze --ids user_id=1 --ids genres=1 
 import f.xyz --feature user_id --format xyz | diff state | remap state --config c.toml | drift a b --top 0
 remap state --config c.toml --output out --from word | remap state --config c.toml --output o --from w=a --from w=b
 """
-
-
-def commands() -> dict[str, ArgumentParser]:
-    """The commands whose flags are the command line's own."""
-    (choices,) = (action.choices for action in parser()._actions if isinstance(action, _SubParsersAction))
-    return {name: one for name, one in choices.items() if name != "serve"}
 
 
 @pytest.fixture(scope="module")
@@ -232,17 +223,6 @@ def test_wrong_usage_is_told_with_the_flags_of_the_command_and_status_2(argument
     status, output, errors = call(*arguments.split())
     assert (status, output) == (2, "")
     assert errors.startswith("usage: embershard")
-
-
-@pytest.mark.parametrize("name", ["serve", *commands()])
-def test_help_says_what_a_command_does_explains_every_flag_and_has_examples(name: str) -> None:
-    one = server_parser("embershard serve") if name == "serve" else commands()[name]
-    shown = call(name, "--help")[1]
-    assert shown.startswith(f"usage: embershard {name} ")
-    assert one.description
-    assert one.description in shown
-    assert f"examples:\n  embershard {name}" in shown
-    assert all(action.help for action in one._actions)
 
 
 def test_only_serve_and_commands_on_snapshots_need_what_the_server_has(client: Client, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from embershard.types import FeatureBatch, updates_of
 def test_two_strings_of_one_batch_with_one_hash_are_refused_and_the_engine_goes_on() -> None:
     ids = {"kind": "vocabulary", "fallback_rows": 3}
     subject = local(collection([{"name": "t", "rows": 9, "dim": 2, "ids": ids}]))
-    with mock.patch("embershard.ids._as_uint64", lambda *given: np.full(len(given[2]), 7, np.uint64)):
+    with mock.patch("embershard.ids.uint64_of", lambda *given: np.full(len(given[2]), 7, np.uint64)):
         with pytest.raises(InvalidInput, match="the same 64-bit key"):
             subject.update(updates_of({"t": ["one", "other"]}, values={"t": np.ones((2, 2))}))
         subject.update(updates_of({"t": ["one", "one"]}, values={"t": np.ones((2, 2))}))

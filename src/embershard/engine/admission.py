@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from embershard.arrays import tensor_of
-from embershard.compose import Sums
 from embershard.engine.shard import Start
 from embershard.errors import EmbershardError, InvalidInput, Overloaded
 from embershard.ids import Keys, hashed_rows
+from embershard.sums import Sums
 from embershard.vocabulary import Sightings, collide
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from torch.nn.functional import pad
 from tqdm import tqdm
 
 from embershard.change import last_of_each
-from embershard.compose import Sums
 from embershard.config import VocabularyIds
 from embershard.engine.beside import freed
 from embershard.engine.placement import Group, bytes_of_tables, groups_of
 from embershard.engine.publication import Published
 from embershard.engine.shard import Shard, Start
 from embershard.errors import ConfigError
+from embershard.sums import Sums
 from embershard.vocabulary import Vocabulary, bytes_of_vocabulary
 
 if TYPE_CHECKING:

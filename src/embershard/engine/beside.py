@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -71,6 +72,9 @@ def freed() -> None:
     """Waits until what was let go is free."""
     for thread in [*_freeing]:
         thread.join()
+
+
+atexit.register(freed)  # a thread that frees tensors while the interpreter ends would abort the process
 
 
 def without_frames(error: BaseException) -> BaseException:

@@ -11,8 +11,8 @@ from torch import Tensor
 from embershard.arrays import tensor_of
 
 if TYPE_CHECKING:
-    from embershard.compose import Sums
     from embershard.engine.placement import Group
+    from embershard.sums import Sums
 
 
 def pooled(kernel: Any, rows_M: Tensor, sums: Sums) -> Tensor:

@@ -13,11 +13,11 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 from torch import Tensor
 
-from embershard.compose import Sums
 from embershard.engine.base import Apply, Engine
 from embershard.engine.kernels import optimizer_arguments, pooled
 from embershard.engine.placement import Group
 from embershard.engine.shard import Shard
+from embershard.sums import Sums
 
 
 class LocalEngine(Engine):

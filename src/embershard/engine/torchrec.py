@@ -25,13 +25,13 @@ from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_configs import DataType
 
 from embershard.arrays import tensor_of
-from embershard.compose import Sums
 from embershard.config import Config
 from embershard.engine.base import Apply, Engine
 from embershard.engine.kernels import optimizer_arguments, pooled
 from embershard.engine.placement import Group
 from embershard.engine.shard import Shard
 from embershard.engine.world import World
+from embershard.sums import Sums
 
 _FEATURE = "rows"
 _DTYPES = {torch.float32: DataType.FP32, torch.float16: DataType.FP16}

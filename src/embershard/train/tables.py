@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from embershard.change import concatenated, rows_of_parts, shares
 from embershard.collection import Collection
-from embershard.compose import Sums
 from embershard.engine import admission
+from embershard.sums import Sums
 
 if TYPE_CHECKING:
     from embershard.change import ByPart
