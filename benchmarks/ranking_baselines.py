@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def _popularity(ranking: Ranking) -> NDArray[np.float32]:
     """[I]: how often an item comes in what is learned of, at most 1."""
     counts_I = np.asarray(ranking.learned_UI.sum(axis=0), np.float32).ravel()
-    return counts_I / counts_I.max()
+    shares_I: NDArray[np.float32] = counts_I / counts_I.max()
+    return shares_I
 
 
 def popularity(ranking: Ranking) -> Metrics:

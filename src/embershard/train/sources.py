@@ -30,8 +30,8 @@ def open_data(data: DataSpec, *, folder: Path, seed: int) -> tuple[Source, Sourc
     Raises:
         InvalidInput: files are missing, can't be read, or lack columns or rows; files both train and evaluate.
     """
-    train, evaluate = (open_(data, folder=folder, seed=seed) for open_ in (open_training, open_evaluation))
-    assert train is not None
+    train = open_training(data, folder=folder, seed=seed)
+    evaluate = open_evaluation(data, folder=folder, seed=seed)
     if isinstance(train, Synthetic) or not isinstance(evaluate, (ParquetFiles, TextFiles)):
         return train, evaluate
     for feature, kind in evaluate.kinds.items():
