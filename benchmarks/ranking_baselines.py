@@ -101,9 +101,9 @@ FACTORS: Final = COUNTS | {
         bpr,
         {
             "factors": [32, 64],
-            "regularization": [0.01, 0.03, 0.1],
+            "regularization": [0.01, 0.1],
             "iterations": [30, 100],
-            "learning_rate": [0.003, 0.01, 0.03],
+            "learning_rate": [0.003, 0.01],
         },
     ),
 }

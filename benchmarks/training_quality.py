@@ -103,11 +103,12 @@ def theirs(name: str, seeds: int) -> tuple[list[Record], list[Record]]:
             for chosen in product(*method.grid.values()):
                 settings = dict(zip(method.grid, chosen, strict=True))
                 began_s = time.monotonic()
-                tried.append(_record(name, method_name, 0, began_s, method.learn(less, 0, **settings), settings))
+                tried.append(_record(name, method_name, 0, began_s, method.learn(less, seed=0, **settings), settings))
             settings = max(tried[-_size(method.grid) :], key=lambda record: record["metrics"][task.metric])["settings"]
         for seed in range(seeds if method.grid else 1):
+            drawn = {"seed": seed} if method.grid else {}
             began_s = time.monotonic()
-            found.append(_record(name, method_name, seed, began_s, method.learn(split, seed, **settings), settings))
+            found.append(_record(name, method_name, seed, began_s, method.learn(split, **drawn, **settings), settings))
         print(f"  {method_name}: {found[-1]['metrics']} by {settings or 'counting'}", flush=True)
     return found, tried
 
