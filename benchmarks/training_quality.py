@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -65,10 +66,8 @@ def ours(name: str, seed: int) -> Record:
     job, config = load_job(JOBS / f"{name}.toml")
     job = replace(job, seed=seed)
     config = replace(config, collection=replace(config.collection, seed=config.collection.seed + seed))
-    began_s = time.monotonic()
-    metrics = _trained(job, config)
     settings = {"job": asdict(job), "tables": asdict(config)["tables"], "optimizer": asdict(config.optimizer)}
-    return _record(name, OURS, seed, began_s, metrics, settings)
+    return _record(name, OURS, seed, settings, lambda: _trained(job, config))
 
 
 def _trained(job: JobSpec, config: Config) -> Mapping[str, float | None]:
@@ -96,37 +95,32 @@ def theirs(name: str, seeds: int) -> tuple[list[Record], list[Record]]:
     train, evaluate = (JOBS / files[0] for files in (job.data.train, job.data.evaluate))
     items = JOBS / (job.evaluate.items or "")
     split = task.read(train, evaluate, items)
-    for method_name, method in task.methods.items():
-        settings: dict[str, Any] = {}
-        if method.grid:
-            less = task.read(train.with_stem(task.tune), evaluate.with_stem("validate"), items)
-            for chosen in product(*method.grid.values()):
-                settings = dict(zip(method.grid, chosen, strict=True))
-                began_s = time.monotonic()
-                tried.append(_record(name, method_name, 0, began_s, method.learn(less, seed=0, **settings), settings))
-            settings = max(tried[-_size(method.grid) :], key=lambda record: record["metrics"][task.metric])["settings"]
-        for seed in range(seeds if method.grid else 1):
-            drawn = {"seed": seed} if method.grid else {}
-            began_s = time.monotonic()
-            found.append(_record(name, method_name, seed, began_s, method.learn(split, **drawn, **settings), settings))
-        print(f"  {method_name}: {found[-1]['metrics']} by {settings or 'counting'}", flush=True)
+    for title, method in task.methods.items():
+        if not method.grid:
+            found.append(_record(name, title, 0, {}, partial(method.learn, split)))
+            continue
+        less = task.read(train.with_stem(task.tune), evaluate.with_stem("validate"), items)
+        grid = [dict(zip(method.grid, chosen, strict=True)) for chosen in product(*method.grid.values())]
+        attempts = [_record(name, title, 0, one, partial(method.learn, less, 0, **one)) for one in grid]
+        best = max(attempts, key=lambda record: record["metrics"][task.metric])["settings"]
+        found += [_record(name, title, seed, best, partial(method.learn, split, seed, **best)) for seed in range(seeds)]
+        tried += attempts
     return found, tried
 
 
-def _size(grid: Mapping[str, Any]) -> int:
-    return len([*product(*grid.values())])
-
-
 def _record(
-    task: str, method: str, seed: int, began_s: float, metrics: Mapping[str, float | None], settings: Mapping[str, Any]
+    task: str, method: str, seed: int, settings: Mapping[str, Any], learn: Callable[[], Mapping[str, float | None]]
 ) -> Record:
+    began_s = time.monotonic()
+    metrics = dict(learn())
     seconds = time.monotonic() - began_s
+    print(f"{task}, {method}, seed {seed}: {metrics}, {seconds:.1f} s", flush=True)
     return {
         "task": task,
         "method": method,
         "seed": seed,
         "seconds": seconds,
-        "metrics": dict(metrics),
+        "metrics": metrics,
         "settings": dict(settings),
     }
 
@@ -142,11 +136,8 @@ def main() -> int:
     try:
         with threadpool_limits(1):
             for name in options.tasks.split(","):
-                print(name, flush=True)
                 found, tried = theirs(name, options.seeds)
-                for seed in range(options.seeds):
-                    found.append(ours(name, seed))
-                    print(f"  {OURS}: {found[-1]['metrics']}, {found[-1]['seconds']:.0f} s", flush=True)
+                found += [ours(name, seed) for seed in range(options.seeds)]
                 write_report(*kept(name, found, tried))
     except EmbershardError as error:
         print(f"training_quality: {error}", file=sys.stderr)
