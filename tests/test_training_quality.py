@@ -1,17 +1,26 @@
-"""What trained models are compared with learns of the same files, and is measured by the same code."""
+"""What trained models are compared with learns of the same files, and is measured by the same code.
+
+It needs requirements/bench.lock, which not everybody has who runs the tests.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import click_baselines
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+pytest.importorskip("implicit", reason="requirements/bench.lock isn't installed")
+
+import click_baselines
 import ranking_baselines
+import training_quality
+from method import Method
 from rankings import Ranking, read_ranking
+from training_quality import Task
 
 
 def ranking(folder: Path, *, learned: dict[str, Any], asked: dict[str, Any]) -> Ranking:
@@ -77,3 +86,17 @@ def test_a_logistic_model_tells_who_likes_what(factors: int) -> None:
     assert told["auc"] is not None
     assert told["auc"] > 0.95
     assert click_baselines.base_rate(clicks)["auc"] == 0.5
+
+
+def test_settings_are_chosen_on_validation_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    def learn(split: tuple[str, str], seed: int, *, rate: float) -> dict[str, float | None]:
+        return {"auc": rate + seed} if split == ("tune", "validate") else {"auc": -rate - seed}
+
+    def read(train: Path, evaluate: Path, _: Path) -> tuple[str, str]:
+        return train.stem, evaluate.stem
+
+    task = Task({"it": Method(learn, {"rate": [1.0, 3.0, 2.0]})}, read, "auc")
+    monkeypatch.setitem(training_quality.TASKS, "movielens_ctr", task)
+    found, tried = training_quality.theirs("movielens_ctr", seeds=2)
+    assert [(one["settings"]["rate"], one["metrics"]["auc"]) for one in tried] == [(1, 1), (3, 3), (2, 2)]
+    assert [(one["settings"]["rate"], one["metrics"]["auc"]) for one in found] == [(3, -3), (3, -4)]
