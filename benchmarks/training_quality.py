@@ -1,5 +1,6 @@
 """How good the models of `embershard train` are on real data, beside what a library or a few counts do with it.
 
+    python benchmarks/prepare.py movielens; python benchmarks/prepare.py online_retail
     python benchmarks/training_quality.py [--tasks NAME,...] [--seeds N]
 
 Each job of deploy/jobs is trained as its file says, but for its seed and that of its collection. What it is compared
@@ -139,6 +140,9 @@ def main() -> int:
                 found, tried = theirs(name, options.seeds)
                 found += [ours(name, seed) for seed in range(options.seeds)]
                 write_report(*kept(name, found, tried))
+    except FileNotFoundError as error:
+        print(f"training_quality: {error} is absent: run benchmarks/prepare.py first", file=sys.stderr)
+        return 1
     except EmbershardError as error:
         print(f"training_quality: {error}", file=sys.stderr)
         return 1
