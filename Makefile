@@ -24,7 +24,7 @@ BENCH := $(VENV)/bench-$(BACKEND)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 LOCKS := requirements/$(BACKEND).lock requirements/torchrec.lock
 
-.PHONY: help serve demo train test test-slow quality bench-training bench-vocabulary bench-overload bench-durability bench-publish torture fuzz check format generate proto-release clean
+.PHONY: help serve demo train test test-slow quality bench-training bench-training-quality bench-vocabulary bench-overload bench-durability bench-publish torture fuzz check format generate proto-release clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -50,6 +50,9 @@ quality: $(BENCH) ## what compact tables cost a model, on real data: hours the f
 
 bench-training: $(BENCH) ## examples a second, beside TorchRec and PyTorch without our layer
 	$(BIN)/python benchmarks/training.py
+
+bench-training-quality: $(BENCH) ## how good the jobs' models are, beside implicit, counts and logistic regression: some twenty minutes
+	$(BIN)/python benchmarks/training_quality.py
 
 bench-vocabulary: $(BENCH) ## ten million ids through a vocabulary of a million rows, beside the raw map
 	$(BIN)/python benchmarks/vocabulary.py

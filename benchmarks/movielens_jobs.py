@@ -3,8 +3,10 @@
 | file | rows | columns |
 |---|---|---|
 | ctr/train, ctr/evaluate | ratings in the order of time; the last tenth evaluates | label: liked, 4 stars or more |
-| retrieval/train | who liked which film, but for everybody's last fifth | |
-| retrieval/evaluate | a person a row | targets: the last fifth; seen: the films that they liked before |
+| ctr/tune, ctr/validate | ctr/train, cut once more: to choose settings by | |
+| retrieval/train | who liked which film, but for everybody's last fifth | history: up to 50 that they liked before |
+| retrieval/evaluate | a person a row | history; targets: the last fifth; seen: all films that they liked before |
+| retrieval/tune, retrieval/validate | the same of retrieval/train alone: to choose settings by | |
 | next_item/train | what people rated, one after the other | history: up to 51 films; the next begins with the last |
 | next_item/validate, next_item/evaluate | a person a row: the last film but one; the last | history, seen, targets |
 | items | all films | title |
@@ -56,26 +58,32 @@ def _ctr(data: movielens.MovieLens) -> Iterator[tuple[str, pa.Table]]:
     order = np.argsort(data.times, kind="stable")
     rows = _columns(data, user=data.users[order], item=data.items[order], at=data.times[order])
     table = pa.table(rows | {"label": pa.array((data.stars[order] >= LIKED).astype(np.float32))})
-    # Whole seconds are on one side.
-    times_N = data.times[order]
-    border = int(np.searchsorted(times_N, times_N[int(len(times_N) * (1 - CTR_SHARE))]))
-    yield "ctr/train", table.slice(0, border)
-    yield "ctr/evaluate", table.slice(border)
+    times_N, end = data.times[order], len(order)
+    for number, (train, evaluate) in enumerate((("train", "evaluate"), ("tune", "validate")), start=1):
+        # Whole seconds are on one side.
+        border = int(np.searchsorted(times_N, times_N[int(len(times_N) * (1 - number * CTR_SHARE))]))
+        yield f"ctr/{train}", table.slice(0, border)
+        yield f"ctr/{evaluate}", table.slice(border, end - border)
+        end = border
 
 
 def _retrieval(data: movielens.MovieLens) -> Iterator[tuple[str, pa.Table]]:
     users_N, items_N, times_N = _by_person(data, data.stars >= LIKED)
     begins_N, ends_N = firsts(users_N), lasts(users_N) + 1
-    borders_N = ends_N - ((ends_N - begins_N) * RETRIEVAL_SHARE).astype(np.int64)
-    train = np.flatnonzero(np.arange(len(users_N)) < borders_N)
-    train = train[np.argsort(times_N[train], kind="stable")]
-    yield "retrieval/train", pa.table(_columns(data, user=users_N[train], item=items_N[train], at=times_N[train]))
-    people = np.flatnonzero((np.arange(len(users_N)) == begins_N) & (borders_N < ends_N))
-    evaluate = _columns(data, user=users_N[people]) | {
-        "targets": runs(borders_N[people], ends_N[people], items_N, ALL),
-        "seen": runs(begins_N[people], borders_N[people], items_N, ALL),
-    }
-    yield "retrieval/evaluate", pa.table(evaluate)
+    for train_name, evaluate_name in (("train", "evaluate"), ("tune", "validate")):
+        borders_N = ends_N - ((ends_N - begins_N) * RETRIEVAL_SHARE).astype(np.int64)
+        train = np.flatnonzero(np.arange(len(users_N)) < borders_N)
+        train = train[np.argsort(times_N[train], kind="stable")]
+        columns = _columns(data, user=users_N[train], item=items_N[train], at=times_N[train])
+        yield f"retrieval/{train_name}", pa.table(columns | {"history": runs(begins_N[train], train, items_N, LONGEST)})
+        people = np.flatnonzero((np.arange(len(users_N)) == begins_N) & (borders_N < ends_N))
+        evaluate = _columns(data, user=users_N[people]) | {
+            "history": runs(begins_N[people], borders_N[people], items_N, LONGEST),
+            "targets": runs(borders_N[people], ends_N[people], items_N, ALL),
+            "seen": runs(begins_N[people], borders_N[people], items_N, ALL),
+        }
+        yield f"retrieval/{evaluate_name}", pa.table(evaluate)
+        ends_N = borders_N
 
 
 def _next_item(data: movielens.MovieLens) -> Iterator[tuple[str, pa.Table]]:

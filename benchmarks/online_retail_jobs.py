@@ -4,7 +4,9 @@
 |---|---|---|
 | next_item/train | what customers bought before the split | history: up to 50 items before it |
 | next_item/evaluate | what they bought after it | history; targets: that item, as a list |
+| next_item/tune, next_item/validate | the same of next_item/train alone: to choose settings by | |
 | items | all products | description: the most frequent one |
+| item_names | their stock codes, one a line | |
 
 Each has user_id, item_id (a stock code) and the time `at`. A history ends before the invoice of its target: what is on
 one invoice was bought at once. A product counts once an invoice. There is no column `seen`: shops buy the same again.
@@ -24,6 +26,7 @@ import pyarrow.compute as pc
 from histories import firsts, runs
 
 EVALUATE_FROM: Final = np.datetime64("2011-11-10")
+VALIDATE_FROM: Final = np.datetime64("2011-10-17")
 COLUMNS: Final = ("CustomerID", "InvoiceDate", "InvoiceNo", "StockCode", "Quantity", "Description")
 LONGEST: Final = 50
 """Items in a history."""
@@ -31,8 +34,8 @@ PRODUCT: Final = r"^\d{5}[A-Z]{0,2}$"
 """Stock codes of products; others are postage, fees, vouchers and corrections."""
 
 
-def files() -> Iterator[tuple[str, pa.Table]]:
-    """Every file's name and what is in it.
+def files() -> Iterator[tuple[str, pa.Table | list[str]]]:
+    """Every file's name and what is in it: a table, or names.
 
     Raises:
         DataError: the data isn't there.
@@ -43,7 +46,13 @@ def files() -> Iterator[tuple[str, pa.Table]]:
     begins_N = firsts(users_N)
     baskets_N = np.maximum(begins_N, firsts(times_N))
     begun_N = baskets_N > begins_N
-    for name, side_N in (("train", times_N < EVALUATE_FROM), ("evaluate", times_N >= EVALUATE_FROM)):
+    before_N = times_N < EVALUATE_FROM
+    for name, side_N in (
+        ("train", before_N),
+        ("evaluate", ~before_N),
+        ("tune", times_N < VALIDATE_FROM),
+        ("validate", before_N & (times_N >= VALIDATE_FROM)),
+    ):
         places = np.flatnonzero(begun_N & side_N)
         places = places[np.argsort(times_N[places], kind="stable")]
         columns = {
@@ -52,10 +61,12 @@ def files() -> Iterator[tuple[str, pa.Table]]:
             "item_id": pa.array(items_N[places], pa.string()),
             "at": pa.array(times_N[places]),
         }
-        if name == "evaluate":
+        if name in ("evaluate", "validate"):
             columns["targets"] = runs(places, places + 1, items_N, 1)
         yield f"next_item/{name}", pa.table(columns)
-    yield "items", _items(lines)
+    items = _items(lines)
+    yield "items", items
+    yield "item_names", items["item_id"].to_pylist()
 
 
 def _lines(table: pa.Table) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Writes real data as training jobs read it: Parquet files in the git-ignored folder `.data/jobs`.
+"""Writes real data as training jobs read it: Parquet files, and lists of names, in the git-ignored folder `.data/jobs`.
 
 `movielens_jobs` and `online_retail_jobs` say what is in them.
 """
@@ -30,12 +30,16 @@ def prepare(dataset: str, folder: Path) -> None:
         DataError: the data can't be had.
     """
     with tqdm(DATASETS[dataset](), desc=dataset, unit=" files", disable=None) as files:
-        for name, table in files:
-            path = folder / f"{name}.parquet"
+        for name, made in files:
+            path = folder / (f"{name}.txt" if isinstance(made, list) else f"{name}.parquet")
             path.parent.mkdir(parents=True, exist_ok=True)
             with writing(path, overwrite=True) as file:
-                pq.write_table(table, file, row_group_size=ROWS, write_page_checksum=True)
-            files.write(f"{path}: {table.num_rows:,} rows of {', '.join(table.schema.names)}")
+                if isinstance(made, list):
+                    file.write("".join(f"{line}\n" for line in made).encode())
+                else:
+                    pq.write_table(made, file, row_group_size=ROWS, write_page_checksum=True)
+            of = "names" if isinstance(made, list) else f"rows of {', '.join(made.schema.names)}"
+            files.write(f"{path}: {len(made):,} {of}")
 
 
 def main() -> int:

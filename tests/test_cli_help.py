@@ -18,10 +18,10 @@ OWN = {"serve": server_parser, "train": job_parser}
 def commands() -> dict[str, ArgumentParser]:
     """The commands whose flags are the command line's own."""
     (choices,) = (action.choices for action in parser()._actions if isinstance(action, _SubParsersAction))
-    return {name: one for name, one in choices.items() if name != "serve"}
+    return {name: one for name, one in choices.items() if name not in OWN}
 
 
-@pytest.mark.parametrize("name", ["serve", *commands()])
+@pytest.mark.parametrize("name", [*OWN, *commands()])
 def test_help_says_what_a_command_does_explains_every_flag_and_has_examples(name: str) -> None:
     one = OWN[name](f"embershard {name}") if name in OWN else commands()[name]
     shown = call(name, "--help")[1]

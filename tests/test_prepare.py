@@ -19,6 +19,7 @@ from histories import firsts, lasts, runs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embershard.name_list import read_name_list
 from embershard.train.batches import Stream
 from embershard.train.schema import DataSpec, FeatureSpec
 from embershard.train.sources import open_data
@@ -69,26 +70,43 @@ def test_the_last_ratings_evaluate_who_clicks(files: dict[str, Any], ratings: mo
     assert RATINGS * 0.1 <= len(evaluate) <= RATINGS * 0.1 + 20  # whole seconds are on one side
     found = sorted((row["user_id"], row["item_id"], row["label"]) for row in train + evaluate)
     assert found == sorted(zip(ratings.users, ratings.items, ratings.stars >= 4, strict=True))
+    tune, validate = files["ctr/tune"], files["ctr/validate"]
+    assert tune + validate == train
+    assert tune[-1]["at"] < validate[0]["at"]
     for row in train:
         assert row["zip_code"] == f"{row['user_id']:05}"
         assert row["genres"] == np.flatnonzero(ratings.genres[row["item_id"]]).tolist()
 
 
+@pytest.mark.parametrize(("train", "evaluate"), [("train", "evaluate"), ("tune", "validate")])
 def test_everybodys_last_films_are_the_targets_of_retrieval(
-    files: dict[str, Any], ratings: movielens.MovieLens
+    files: dict[str, Any], ratings: movielens.MovieLens, train: str, evaluate: str
 ) -> None:
-    trained = {(row["user_id"], row["item_id"]) for row in files["retrieval/train"]}
+    trained = {(row["user_id"], row["item_id"]) for row in files[f"retrieval/{train}"]}
     times = {(u, i): at for u, i, at in zip(ratings.users, ratings.items, ratings.times, strict=True)}
     targets = set()
-    for row in files["retrieval/evaluate"]:
+    for row in files[f"retrieval/{evaluate}"]:
         user = row["user_id"]
         targets |= {(user, item) for item in row["targets"]}
         assert {(user, item) for item in row["seen"]} == {pair for pair in trained if pair[0] == user}
         assert len(row["targets"]) == (len(row["targets"]) + len(row["seen"])) // 5 > 0
         assert max(times[user, item] for item in row["seen"]) <= min(times[user, item] for item in row["targets"])
+        assert row["history"] == row["seen"][-50:]
     liked = ratings.stars >= 4
+    everything = set(zip(ratings.users[liked], ratings.items[liked], strict=True))
+    if train == "tune":
+        everything = {(row["user_id"], row["item_id"]) for row in files["retrieval/train"]}
     assert not trained & targets
-    assert trained | targets == set(zip(ratings.users[liked], ratings.items[liked], strict=True))
+    assert trained | targets == everything
+
+
+def test_who_likes_a_film_has_liked_those_of_the_history_before(files: dict[str, Any]) -> None:
+    liked: dict[int, list[int]] = {}
+    for row in files["retrieval/train"]:
+        before = liked.setdefault(row["user_id"], [])
+        assert row["history"] == before[-50:]
+        before.append(row["item_id"])
+    assert max(map(len, liked.values())) > 3
 
 
 def test_the_next_film_follows_its_history(files: dict[str, Any], ratings: movielens.MovieLens) -> None:
@@ -147,12 +165,17 @@ def test_what_customers_buy_next_is_foreseen_from_earlier_invoices(monkeypatch: 
         (None, 2, "7", "10001", 1),
     )
     monkeypatch.setattr(online_retail, "read", lambda _: lines)
-    files = {name: table.to_pylist() for name, table in online_retail_jobs.files()}
+    monkeypatch.setattr(online_retail_jobs, "VALIDATE_FROM", np.datetime64("2011-11-03"))
+    files = dict(online_retail_jobs.files())
+    names = files.pop("item_names")
+    files = {name: table.to_pylist() for name, table in files.items()}
     told = {
         name: [(row["user_id"], row["history"], row["item_id"], row["at"].day) for row in files[f"next_item/{name}"]]
-        for name in ("train", "evaluate")
+        for name in ("train", "evaluate", "tune", "validate")
     }
     assert told == {
+        "tune": [],
+        "validate": [(7, ["10001"], "20002", 3), (7, ["10001"], "20003A", 3)],
         "train": [(7, ["10001"], "20002", 3), (7, ["10001"], "20003A", 3)],
         "evaluate": [(7, ["10001", "20002", "20003A"], "20003A", 12), (8, ["10001"], "10002", 13)],
     }
@@ -163,6 +186,13 @@ def test_what_customers_buy_next_is_foreseen_from_earlier_invoices(monkeypatch: 
         ("20002", "a 20002"),
         ("20003A", "a 20003A"),
     ]
+    assert names == [row["item_id"] for row in files["items"]]
+
+
+def test_names_are_written_as_tables_of_direct_ids_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(prepare.DATASETS, "named", lambda: [("names", ["10001", "20003A"])])
+    prepare.prepare("named", tmp_path)
+    assert list(read_name_list(tmp_path / "names.txt").names) == ["10001", "20003A"]
 
 
 def test_a_job_reads_what_was_prepared(
