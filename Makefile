@@ -40,7 +40,8 @@ train: $(TRAIN) ## run a training job (JOB=deploy/jobs/movielens_ctr.toml, RANKS
 	@$(if $(filter 1,$(RANKS)),$(BIN)/embershard train,$(BIN)/torchrun --standalone --nproc-per-node $(RANKS) -m embershard.train) $(JOB)
 
 test: $(DEV) ## run the tests, in under ten minutes on two cores
-	$(BIN)/python -m pytest -m "not slow"
+	@# A process a core, each with files of its own; a thread each, as more than there are cores wait for each other.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses 4 --dist loadfile
 
 test-slow: $(DEV) ## run the tests that take gigabytes or long
 	$(BIN)/python -m pytest -m slow

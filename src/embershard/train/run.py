@@ -274,7 +274,7 @@ class Run:
             cut=self._stream.cut,
             before=self._setup.start,
             after=self._saved,
-            published=self._publishing and self._publishing.last,
+            published=self._publishing.last if self._publishing else None,
         )
         self._report.finish(told)
         return told
