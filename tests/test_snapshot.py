@@ -279,7 +279,7 @@ def test_a_data_directory_is_held_by_one_server_and_tried_out_at_start(tmp_path:
     with Service(SERVED, tmp_path / "one") as running:
         second = Service(SERVED, tmp_path / "one", ranks=ranks)
         assert second.ended() != 0
-        assert f"is in use by the server with process number {running.process.pid}" in second.output
+        assert f"is in use by process number {running.process.pid}" in second.output
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "snapshots").write_text("in the way")
     third = Service(SERVED, tmp_path / "two", ranks=ranks)

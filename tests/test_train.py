@@ -15,14 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from support.jobs import DLRM, MODELS, NEXT_ITEM, VOCABULARY, collection, losses, run_job, write_job
+from support.jobs import DLRM, MODELS, NEXT_ITEM, SGD, VOCABULARY, collection, losses, run_job, write_job
+from support.service import Service
 
+from embershard import Client
 from embershard.config import parse_config
 from embershard.engine.local import LocalEngine
 from embershard.engine.world import SoloWorld
 from embershard.errors import ConfigError, EmbershardError, InvalidInput, TrainingError
 from embershard.store.loading import read_tensors
 from embershard.store.manifest import find_snapshot
+from embershard.train.model import Inputs
+from embershard.train.peers import Peers
 from embershard.train.run import Run
 from embershard.train.tables import Tables
 from embershard.types import FeatureBatch
@@ -61,7 +65,7 @@ def test_a_model_of_ones_own_is_named_in_the_job_file(tmp_path: Path, monkeypatc
     run_job(write_job(tmp_path, job, epochs=6), tmp_path / "run", SoloWorld())
     told = losses(tmp_path / "run")
     assert told[-1] < told[0]
-    assert json.loads((tmp_path / "run/result.json").read_text())["metrics"].keys() == {"loss"}
+    assert json.loads((tmp_path / "run/result.json").read_text())["metrics"].keys() == {"evaluation_loss"}
 
 
 def test_a_row_that_two_features_read_moves_by_the_sum_of_both_gradients() -> None:
@@ -152,9 +156,13 @@ def _with(column: str, values: Any) -> pa.Table:
         (_without("clicked"), EmbershardError, "clicked"),
         (_with("user_id", lambda n: [1.5] * n), EmbershardError, "user_id.*double"),
         (_with("clicked", lambda n: [1.0] * n), InvalidInput, "all 512 labels are 1: a model of clicks needs both"),
-        (_with("clicked", lambda n: [2.0] * n), InvalidInput, "label 2 is out of range: labels of clicks are 0 to 1"),
+        (
+            _with("clicked", lambda n: [2.0] * n),
+            InvalidInput,
+            "data.label: 2 is no label of a click, which is 0 or 1",
+        ),
         (_with("user_id", lambda n: [60] * n), InvalidInput, r"'user_id': ids\[0\] = 60 is out of range; table 'user'"),
-        (lambda table: table.slice(0, 0), EmbershardError, "there is no example|no row"),
+        (lambda table: table.slice(0, 0), EmbershardError, "there is no row"),
         (_with("number1", lambda n: [1e38] * n), TrainingError, "a gradient of step 1 is no number"),
     ],
     ids=["missing", "type", "one class", "labels", "ids", "empty", "not finite"],
@@ -178,9 +186,12 @@ def test_bad_data_is_told_and_leaves_a_sound_state(
         (("user_id = {}, ", "user_name = {}, "), r"job\.toml: data: 'user_name' is not in tables\.toml, which has"),
         (('"dlrm"', '"dlm"'), "model = 'dlm': give dlrm, two_tower, next_item, or package.module:Class"),
         (('"dlrm"', '"os:path"'), "model = 'os:path': is no torch.nn.Module"),
-        (("bottom = [8]", "botom = [8]"), r"model = 'dlrm': can't be made with these model_options: .*botom"),
+        (
+            ("bottom = [8]", "botom = [8]"),
+            r"'botom' among its model_options, which are bottom = \(64,\), top",
+        ),
         (("batch = 64", "batch = 0"), r"job\.toml: batch = 0"),
-        (('"SGD"', '"Sgd"'), "optimizer kind = 'Sgd': is not one of torch.optim: .*SGD"),
+        (('"SGD"', '"Sgd"'), "optimizer kind = 'Sgd': is not one of those of torch.optim that fit: .*SGD"),
         (("lr = 0.1", "rate = 0.1"), "optimizer kind = 'SGD': can't be made with these options"),
         (('label = "clicked"', ""), "data.label is missing"),
         (("[data]", "[date]"), r"job\.toml: date: unknown key; allowed here: collection, model"),
@@ -209,13 +220,40 @@ def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:
 
 def test_another_model_doesnt_go_on_with_a_run(tmp_path: Path) -> None:
     run_job(write_job(tmp_path, DLRM), tmp_path / "run", SoloWorld())
-    with pytest.raises(EmbershardError, match="is of another model or optimizer than the job's"):
+    with pytest.raises(EmbershardError, match=r"begun with another job: .*model: 'two_tower' here"):
         run_job(write_job(tmp_path, MODELS["two_tower"]), tmp_path / "run", SoloWorld())
 
 
-def test_sampled_items_are_drawn_alike_whoever_draws(tmp_path: Path) -> None:
-    job = NEXT_ITEM.replace("dropout = 0.0", "dropout = 0.0\nnegatives = 8")
-    run_job(write_job(tmp_path, job, epochs=3), tmp_path / "one", SoloWorld())
-    run_job(write_job(tmp_path, job, epochs=3), tmp_path / "two", SoloWorld())
-    assert losses(tmp_path / "one") == losses(tmp_path / "two")
-    assert losses(tmp_path / "one")[-1] < losses(tmp_path / "one")[0]
+@pytest.mark.parametrize("model", ["two_tower", "next_item"])
+def test_without_items_to_rank_evaluation_tells_the_loss_and_changes_nothing(tmp_path: Path, model: str) -> None:
+    job = MODELS[model].replace('[evaluate]\nitems = "items.parquet"\n', "")
+    once = run_job(write_job(tmp_path, job, epochs=2), tmp_path / "once", SoloWorld())
+    often = run_job(
+        write_job(tmp_path, job, epochs=2, more=SGD + "[evaluate]\nevery_steps = 3\n"), tmp_path / "often", SoloWorld()
+    )
+    result = json.loads((tmp_path / "often/result.json").read_text())
+    assert result["metrics"].keys() == {"evaluation_loss"}
+    for name, array in once.items():
+        np.testing.assert_array_equal(often[name], array, err_msg=name)
+
+
+def test_a_target_in_the_data_is_all_that_is_foreseen(tmp_path: Path) -> None:
+    job = NEXT_ITEM.replace("history = {} }", "history = {}, item_id = {} }")
+    with closing(Run(write_job(tmp_path, job), tmp_path / "run", SoloWorld())) as run:
+        batch = next(iter(run.stream.epoch(0)))
+        read, _ = run._trainer.prepare(batch, 0, ())
+        inputs = Inputs(batch=batch, vectors=run._trainer.tables(read), peers=Peers(SoloWorld()), step=0)
+        assert run.model(inputs).shape == (64,)
+
+
+def test_a_folder_that_a_server_has_used_is_not_gone_on_with(tmp_path: Path) -> None:
+    path = write_job(tmp_path, DLRM)
+    run_job(path, tmp_path / "run", SoloWorld())
+    with Service(collection(), tmp_path / "run") as service, Client(service.target) as client:
+        client.assign({"user_id": [3]}, values={"user_id": np.ones((1, 8))})
+    with pytest.raises(
+        ConfigError, match=r"has snapshot 9 that no job has written.*go on in another --folder, with start"
+    ):
+        run_job(path, tmp_path / "run", SoloWorld())
+    again = run_job(write_job(tmp_path, DLRM, start="run"), tmp_path / "on", SoloWorld())
+    assert np.isfinite(again["user.weight"]).all()

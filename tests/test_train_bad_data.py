@@ -143,7 +143,7 @@ FINE = [1, 2, 3]
 TOLD_LATER: list[tuple[str, dict[str, Any], str, str]] = [
     (".parquet", {"u": [1, 2, None]}, "", "column 'u' row 2: the id is null"),
     (".csv", {"u": ["1", "2", None], "v": FINE}, "", "column 'u' row 2: the id is null"),
-    (".parquet", {"u": [[1], [], [2, None]]}, "", "column 'u' row 2: the id is null; only a whole bag may be"),
+    (".parquet", {"u": [[1], [], [2, None]]}, "", "column 'u' row 2: the id is null; only a bag may be"),
     (".parquet", {"u": ["1", "2", "x"]}, 'data.features.u.type = "int64"', "column 'u' row 2: 'x' is no int64"),
     (
         ".csv",

@@ -17,7 +17,7 @@ from embershard import Client
 from embershard.collection import Read
 from embershard.engine.session import Session
 from embershard.engine.world import SoloWorld
-from embershard.errors import EmbershardError, InvalidInput
+from embershard.errors import EmbershardError, TrainingError
 from embershard.train.batches import Batch
 from embershard.train.run import Run
 from embershard.types import FeatureBatch
@@ -83,9 +83,9 @@ def test_a_service_that_is_killed_loses_nothing_and_stops_nothing(tmp_path: Path
 
 
 def test_another_collection_is_refused_before_the_first_step(tmp_path: Path) -> None:
-    with Service(TABLES.replace("seed = 5", "seed = 6"), tmp_path / "state") as service:
+    with Service(TABLES.replace("dim = 8", "dim = 9", 1), tmp_path / "state") as service:
         path = write_job(tmp_path, JOB, tables=TABLES, more=publishing(service.target))
-        with pytest.raises(InvalidInput, match=r"serves collection 'jobs' with fingerprint .* seed or lists differ"):
+        with pytest.raises(TrainingError, match=r"serves another collection, 'jobs', .*: user.dim: 8 here, 9 there"):
             run_job(path, tmp_path / "run", SoloWorld())
     assert not losses(tmp_path / "run")
 

@@ -17,6 +17,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -68,15 +69,16 @@ class Publisher:
         told: Told = lambda _done, _all: None,
     ) -> None:
         """`publisher` names the job: letters, digits, '_', '.' and '-'. `number` is that of its last publication."""
-        self._client = client if isinstance(client, Client) else Client(client)
+        self._client, self._owns_client = (client, False) if isinstance(client, Client) else (Client(client), True)
         self.publisher, self.number = publisher, number
         self._world, self._timeout_s, self._told = world, timeout_s, told
         self._in_doubt = 0
         """The number of a publication of which nobody knows whether it was served."""
 
     def close(self) -> None:
-        """Ends the connection."""
-        self._client.close()
+        """Ends the connection, unless it was handed in."""
+        if self._owns_client:
+            self._client.close()
 
     def full(self, snapshot: Snapshot) -> pb.PublishResponse:
         """Joint: serves a snapshot in place of all tables; every rank sends a share of its files.
@@ -123,8 +125,12 @@ class Publisher:
         deadline = time.monotonic() + self._timeout_s
         first = self._world.rank == 0
         number, piece_bytes = self._agreed(lambda: self._begin(deadline, delta=delta) if first else (0, 0))[0]
-        with tempfile.TemporaryDirectory(prefix="embershard-") as folder:
-            mine = self._agreed(lambda: files(number, Path(folder)))[self._world.rank]
+        with ExitStack() as stack:
+
+            def made() -> Mapping[Path, StagedFile]:
+                return files(number, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="embershard-"))))
+
+            mine = self._agreed(made)[self._world.rank]
             try:
                 answer = self._send(number, mine, piece_bytes, deadline, layout, delta=delta)
             except SnapshotError:  # what was left behind of other files is gone now

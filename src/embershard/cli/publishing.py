@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from embershard import doctor
 from embershard.cli.answer import Answer, need_packages
+from embershard.errors import SequenceGap
+from embershard.formats.files import writing
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -34,6 +37,9 @@ def publish(options: Namespace) -> Answer:
     name = options.publisher or made.manifest["collection"]
     with Client(options.target, timeout_s=options.timeout) as client, _progress() as told:
         there = client.describe().published
+        ledger = _Ledger(made.path.parent / "published.json", options.target, name)
+        if since is not None:
+            ledger.check(there.number if there.publisher == name else 0, since.version)
         publisher = Publisher(
             client,
             publisher=name,
@@ -43,6 +49,7 @@ def publish(options: Namespace) -> Answer:
             told=told,
         )
         done = publisher.full(made) if since is None else publisher.delta(changes_between(since, made))
+    ledger.note(publisher.number, made.version)
     document = {
         "version": done.version,
         "publisher": name,
@@ -59,6 +66,29 @@ def publish(options: Namespace) -> Answer:
     else:
         lines.append(f"rows {done.rows:,}" + f" ({done.frozen:,} are frozen, and stay)" * (done.frozen > 0))
     return Answer(document=document, lines=lines)
+
+
+class _Ledger:
+    """Which snapshot was published last to a service, by this command: what a delta builds on."""
+
+    def __init__(self, path: Path, target: str, publisher: str) -> None:
+        self._path, self._key = path, f"{target} {publisher}"
+        self._lines: dict[str, list[int]] = json.loads(path.read_text()) if path.is_file() else {}
+
+    def check(self, number: int, version: int) -> None:
+        """Raises SequenceGap unless the service has this snapshot, as its publication of this number."""
+        if not number or self._lines.get(self._key) != [number, version]:
+            known = self._lines.get(self._key)
+            told = f"snapshot {known[1]:,}, as publication {known[0]:,}" if known else "none of these snapshots"
+            raise SequenceGap(
+                f"--since {version}: this command has last published {told}, and the service has publication "
+                f"{number:,}: what differs from snapshot {version:,} would not make it whole; publish in full"
+            )
+
+    def note(self, number: int, version: int) -> None:
+        """Remembers what was published."""
+        with writing(self._path, overwrite=True) as file:
+            file.write(json.dumps(self._lines | {self._key: [number, version]}).encode())
 
 
 def _beside(path: Path, since: str) -> Path:

@@ -145,16 +145,15 @@ class Engine(ABC):
             apply(gradients_MD.to(self.world.device))
         self.refresh(active)
 
-    def hold(self, rows: Mapping[str, Tensor], active: Collection[str], sums: Mapping[str, Sums] | None = None) -> Held:
+    def hold(self, rows: Mapping[str, Tensor], sums: Mapping[str, Sums]) -> Held:
         """As `gather`, for rows that will be moved: then `apply` has less to do.
 
-        Of matrices that are named in `sums`, those are gathered, [B, D], and the gradients are theirs. Who is named is
-        the same on every rank.
+        Of matrices that are named in `sums`, those are gathered, [B, D], and the gradients are theirs. Both name the
+        same matrices on every rank, if only with no rows.
         """
-        sums = sums or {}
         found: dict[str, Tensor] = {}
         applies: list[tuple[list[str], int, Apply]] = []
-        for group in self._active(active):
+        for group in self._active(rows):
             for summed in (False, True):
                 chosen = {name: rows[name] for name in group.slots if name in rows and (name in sums) == summed}
                 if not chosen:
@@ -173,7 +172,7 @@ class Engine(ABC):
         def move(gradients: Mapping[str, Tensor]) -> None:
             for names, dim, apply in applies:
                 apply(_stacked(gradients, names, dim).to(self.world.device))
-            self.refresh(active)
+            self.refresh(rows)
 
         return Held(rows=found, apply=move)
 

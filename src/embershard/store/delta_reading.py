@@ -52,6 +52,8 @@ def read_delta(
         files = [opened.enter_context(safe_open(folder / file.name, "pt")) for file in publication.files]
         reader = _Reader(publication, engine, files, rest)
         optimizers = reader.optimizers()
+        if lacking := [table.name for table in engine.config.tables if table.name not in optimizers]:
+            raise SnapshotError(f"{publication}: doesn't tell the optimizer of table {lacking[0]!r}")
         delta = reader.delta()
     for table in engine.config.tables:
         ours, theirs = engine.config.optimizer_of(table).kind, optimizers[table.name]

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 class DataDir:
     """Two servers on one directory would each believe that the other's snapshots are its own."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, flag: str = "--data-dir") -> None:
+        """`flag` is how whoever runs this process names it."""
+        self._flag = flag
         self.path = path.resolve()
         self.snapshots, self.log = self.path / "snapshots", self.path / "log"
         self.publications = self.path / "publications"
@@ -30,7 +32,7 @@ class DataDir:
         """
         problem = self._take() if world.rank == 0 else None
         if problem := next((told for told in world.gather(problem) if told), None):
-            raise ConfigError(f"--data-dir {self.path}: {problem}; give another one")
+            raise ConfigError(f"{self._flag} {self.path}: {problem}; give another one")
 
     def release(self) -> None:
         """Lets others have the directory, before the process ends."""
@@ -51,7 +53,7 @@ class DataDir:
             lock.seek(0)
             holder = lock.read().strip()
             lock.close()
-            return f"is in use by the server with process number {holder}"
+            return f"is in use by process number {holder}"
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()

@@ -76,7 +76,9 @@ class Staging:
             try:
                 check_file(folder, file)
             except SnapshotError:
-                path.unlink(missing_ok=True)
+                with self._lock:
+                    if path.is_file() and path.stat().st_size >= file.size:  # it isn't being staged again
+                        path.unlink()
 
     def tidy(self) -> None:
         """Deletes what was published and isn't needed any more, and what nobody has added to for long."""
@@ -182,8 +184,9 @@ def _synced(path: Path) -> int:
 def _delete(path: Path) -> None:
     """A publication, and the folder of its publisher once that is empty."""
     try:
-        shutil.rmtree(path)
-        if not any(path.parent.iterdir()):
+        if path.exists():
+            shutil.rmtree(path)
+        if path.parent.exists() and not any(path.parent.iterdir()):
             path.parent.rmdir()
     except OSError as error:  # it is tried again
         logger.warning("the publication %s can't be deleted: %s", path, error)

@@ -8,8 +8,8 @@ Both are data that can't run code. They load at any world size.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from embershard.errors import SnapshotError
+from embershard.config import difference, spelled_out
+from embershard.errors import ConfigError, SnapshotError
 from embershard.formats.files import writing
 from embershard.store import snapshot
 from embershard.store.agreement import everywhere
@@ -45,25 +46,47 @@ class Progress:
     """The pass over the data that it is in."""
     batch: int = 0
     """Batches of it that are done."""
+    loss: float = 0.0
+    """Sum of the losses of the last steps, which aren't told yet."""
+    losses: int = 0
+    """How many steps these are."""
 
 
 class Checkpoints:
     """Those of one run; what is said to be joint, all ranks do together."""
 
-    def __init__(self, run: Path, kept: int) -> None:
-        self.snapshots, self._trainer, self._kept = run / "snapshots", run / "trainer", kept
+    def __init__(self, run: Path, kept: int, identity: Mapping[str, Any]) -> None:
+        self._run, self.snapshots, self._trainer, self._kept = run, run / "snapshots", run / "trainer", kept
+        self.identity = identity
+        """What of the job makes its curve."""
         self.needed: set[int] = set()
         """Steps whose snapshots somebody reads, so that they stay."""
 
     def newest(self, world: World) -> tuple[Snapshot, Path] | None:
-        """Joint: the newest that is complete, as rank 0 sees it."""
-        found = None
-        for path in reversed(list_snapshots(self.snapshots)):
-            if self._file(int(path.name)).is_file():
-                found = path
-                break
+        """Joint: the newest, as rank 0 sees it; its file of the trainer was there first.
+
+        Raises:
+            ConfigError: the folder isn't the run's alone.
+            SnapshotError: it is damaged.
+        """
+        found: Path | None = None
+        with everywhere(world.gather, "the run can't be gone on with", ConfigError):
+            if world.rank == 0:
+                self._check_own()
+                there = list_snapshots(self.snapshots)
+                found = there[-1] if there else None
         path = world.gather(found)[0]
         return None if path is None else (open_snapshot(path), self._file(int(path.name)))
+
+    def _check_own(self) -> None:
+        """Raises ConfigError if somebody else has written here: that isn't to be lost, nor gone on with."""
+        foreign = [path for path in list_snapshots(self.snapshots) if not self._file(int(path.name)).is_file()]
+        if foreign or (self._run / "log").exists():
+            what = f"snapshot {int(foreign[-1].name):,}" if foreign else "an update log"
+            raise ConfigError(
+                f"{self._run}: has {what} that no job has written, as a server has been given it as its --data-dir; go "
+                f'on in another --folder, with start = "{self._run}" in the job file'
+            )
 
     def save(
         self, engine: Engine, model: nn.Module, optimizer: torch.optim.Optimizer | None, progress: Progress
@@ -79,7 +102,7 @@ class Checkpoints:
                 self._trainer.mkdir(parents=True, exist_ok=True)
                 if not (self.snapshots / f"{progress.step:012d}").is_dir():
                     with writing(path, overwrite=True) as file:
-                        file.write(_packed(model, optimizer, progress))
+                        file.write(_packed(model, optimizer, progress, self.identity))
         keeping = Keeping(kept=self._kept, needed=lambda _: set(self.needed))
         made = snapshot.save(engine, None, progress.step, self.snapshots, keeping=keeping)
         if world.rank == 0:
@@ -88,35 +111,44 @@ class Checkpoints:
                 left_behind.unlink(missing_ok=True)
         return made
 
-    def forget_after(self, step: int) -> None:
-        """Removes what a job that is gone on with from a step has written later, if anything is half there."""
-        for path in list_snapshots(self.snapshots):
-            if int(path.name) > step:
-                shutil.rmtree(path, ignore_errors=True)
-
     def _file(self, step: int) -> Path:
         return self._trainer / f"{step:012d}.safetensors"
 
 
-def restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Progress:
-    """Brings back the layers, their optimizer and the progress.
+def restore(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None, identity: Mapping[str, Any]
+) -> Progress:
+    """Brings back the layers, their optimizer and the progress; `identity` is what of a job makes its curve.
+
+    The optimizer keeps its options, as the job may say others than before.
 
     Raises:
-        SnapshotError: it is damaged, or of another model or optimizer.
+        SnapshotError: it is damaged, or of another job, model or optimizer.
     """
     try:
         with safe_open(path, framework="pt") as file:
             told = json.loads(file.metadata()["trainer"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
-        progress = Progress(**told["progress"])
+        progress, begun = Progress(**told["progress"]), told["identity"]
+        if told.pop("digest") != _digest(tensors, told):
+            raise ValueError("its digest is wrong")
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise SnapshotError(
-            f"{path}: can't be read ({type(error).__name__}: {error}); give another --folder"
+            f"{path}: can't be read ({type(error).__name__}: {error}); move it and the snapshot of its step away to go "
+            "on from the checkpoint before, or give another --folder"
         ) from error
+    if lines := difference(dict(identity), begun):
+        raise SnapshotError(
+            f"{path}: the run was begun with another job: {spelled_out(lines)} (here: the job file, there: the run); "
+            "give another --folder, or the job as it was (epochs, steps, evaluate, checkpoint and publish may change)"
+        )
     try:
         model.load_state_dict({name.removeprefix(_LAYER): t for name, t in tensors.items() if name.startswith(_LAYER)})
         if optimizer is not None:
+            options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
             optimizer.load_state_dict(_unpacked(told["optimizer"], tensors))
+            for group, own in zip(optimizer.param_groups, options, strict=True):
+                group.update(own)
     except (RuntimeError, ValueError, KeyError) as error:
         raise SnapshotError(
             f"{path}: is of another model or optimizer than the job's ({error}); give another --folder, or the job as "
@@ -125,9 +157,11 @@ def restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | Non
     return progress
 
 
-def _packed(model: nn.Module, optimizer: torch.optim.Optimizer | None, progress: Progress) -> bytes:
+def _packed(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None, progress: Progress, identity: Mapping[str, Any]
+) -> bytes:
     tensors: dict[str, Tensor] = {f"{_LAYER}{name}": tensor for name, tensor in model.state_dict().items()}
-    told: dict[str, Any] = {"progress": asdict(progress), "optimizer": None}
+    told: dict[str, Any] = {"progress": asdict(progress), "identity": dict(identity), "optimizer": None}
     if optimizer is not None:
         state = optimizer.state_dict()
         plain: dict[str, dict[str, Any]] = {}
@@ -139,7 +173,16 @@ def _packed(model: nn.Module, optimizer: torch.optim.Optimizer | None, progress:
                     plain.setdefault(str(number), {})[key] = value
         told["optimizer"] = {"groups": state["param_groups"], "plain": plain}
     contiguous = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    return save(contiguous, {"trainer": json.dumps(told)})
+    return save(contiguous, {"trainer": json.dumps({**told, "digest": _digest(contiguous, told)})})
+
+
+def _digest(tensors: Mapping[str, Tensor], told: Mapping[str, Any]) -> str:
+    """SHA-256 of all of it."""
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {[*tensor.shape]}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _unpacked(told: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -202,7 +202,8 @@ class _Column:
         """int64 or large_string [N]; each id is of the row that `rows_N` says."""
         if ids_N.null_count:
             raise self.wrong(
-                int(rows_N[_first(ids_N.is_null())]), "the id is null; only a whole bag may be, and it is empty then"
+                int(rows_N[_first(ids_N.is_null())]),
+                "the id is null; only a bag may be, which is empty then (text has bags where a separator is given)",
             )
         unsigned = not kind.text and "uint64" in (spec.type, str(ids_N.type)) and spec.type != "int64"
         wanted = pa.large_string() if kind.text else pa.uint64() if unsigned else pa.int64()

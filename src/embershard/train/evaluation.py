@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from embershard.errors import InvalidInput
 from embershard.ids import uint64_of
+from embershard.store.agreement import everywhere
 from embershard.train.metrics import ClickMetrics, RankMetrics
 from embershard.train.model import Inputs, ScoresClicks, wanted
 
@@ -57,7 +59,7 @@ class Evaluation:
 
     def _losses(self, model: nn.Module, tables: Tables, step: int) -> Metrics:
         losses = [model(inputs).cpu().numpy() for inputs in self._inputs(self._queries, model, tables, step)]
-        return {"loss": float(self._peers.everyones_array(np.concatenate(losses)).mean())}
+        return {"evaluation_loss": float(self._peers.everyones_array(np.concatenate(losses)).mean())}
 
     def _ranks(self, model: Any, tables: Tables, step: int, items: Stream) -> Metrics:
         feature = model.item_features[0]
@@ -105,12 +107,10 @@ class Evaluation:
             unit=" examples", delay=2, desc="evaluating", leave=False, disable=self._peers.rank > 0 or None
         ) as bar:
             for batch in stream.epoch(0):
-                chosen = (
-                    wanted(model, batch, step, self._peers)
-                    if features is None
-                    else {name: batch.features[name] for name in features}
-                )
-                vectors: Mapping[str, Tensor] = tables(tables.read([*chosen.values()]))
+                with everywhere(self._peers.gather, "evaluation", InvalidInput):
+                    chosen = wanted(model, batch, step, self._peers) if features is None else batch.features
+                    read = tables.read([chosen[name] for name in features or chosen])
+                vectors: Mapping[str, Tensor] = tables(read)
                 yield Inputs(batch=batch, vectors=vectors, peers=self._peers, step=step)
                 bar.update(batch.global_examples)
 

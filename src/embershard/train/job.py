@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -58,6 +60,11 @@ class CheckpointSpec:
     kept: _Count = 2
     """So many of the newest stay."""
 
+    @property
+    def often(self) -> str:
+        """In words."""
+        return f"{self.every_s:g} s" if self.every_steps is None else f"{self.every_steps:,} steps"
+
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
 class FreezeSpec:
@@ -98,7 +105,8 @@ class JobSpec:
     steps: _Count | None = None
     """Most steps; none given: as many as the epochs have."""
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
-    """Of the order of examples, and of the layers of the model. Rows start by the collection's."""
+    """Of the order of examples, and of the layers of the model and what they drop out. Rows start, and negatives are
+    drawn, by the collection's."""
     start: _Text | None = None
     """Rows to start from, to fine-tune them: a snapshot, or the data directory of a server or folder of a run, whose
     newest it is."""
@@ -114,6 +122,31 @@ class JobSpec:
     """What isn't changed."""
     publish: PublishSpec | None = None
     """Who is to serve it."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes the curve of the losses, as JSON has it; a run can't go on with another."""
+        data = {key: value for key, value in asdict(self.data).items() if not key.startswith("evaluate")}
+        told: dict[str, Any] = {
+            "model": self.model,
+            "model_options": self.model_options,
+            "batch": self.batch,
+            "seed": self.seed,
+        }
+        told["optimizer.kind"] = self.optimizer.kind
+        identity: dict[str, Any] = json.loads(json.dumps(told | {"data": data}, default=str))
+        return identity
+
+    def publishing(self, given: Mapping[str, Any]) -> JobSpec:
+        """The same with other keys of `publish`.
+
+        Raises:
+            ConfigError: nothing says where.
+        """
+        keys = (asdict(self.publish) if self.publish else {}) | dict(given)
+        if "target" not in keys:
+            raise ConfigError("--publish-every: say where, by --publish HOST:PORT or the job's [publish]")
+        return replace(self, publish=PublishSpec(**keys))
 
 
 _PLACES: Final[dict[str, type]] = {

@@ -16,7 +16,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torchmetrics.functional.classification import binary_auroc
 from torchmetrics.retrieval import RetrievalNormalizedDCG, RetrievalRecall
 
+from embershard.errors import InvalidInput
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from embershard.train.peers import Peers
 
 _LOWEST = float(torch.finfo(torch.float32).min)
@@ -37,6 +41,15 @@ class _Seen:
         return [torch.from_numpy(self._peers.everyones_array(torch.cat(seen).numpy())) for seen in self._columns]
 
 
+def check_clicks(labels_B: NDArray[np.float32]) -> None:
+    """Raises InvalidInput unless labels are those of clicks."""
+    wrong_B = (labels_B != 0) & (labels_B != 1)
+    if wrong_B.any():
+        raise InvalidInput(
+            f"data.label: {labels_B[wrong_B][0]:g} is no label of a click, which is 0 or 1; make such a column"
+        )
+
+
 class ClickMetrics:
     """Of logits of clicks."""
 
@@ -50,8 +63,13 @@ class ClickMetrics:
     def compute(self) -> dict[str, float | None]:
         """Joint: `auc`, `log_loss`, and `normalised_entropy`: the log loss, divided by that of always telling the share
         of clicks (He et al. 2014, "Practical lessons from predicting clicks on ads at Facebook"); None where all
-        labels are alike, which leaves those without a meaning."""
+        labels are alike, which leaves those without a meaning.
+
+        Raises:
+            InvalidInput: on every rank: labels aren't 0 or 1.
+        """
         logits_N, labels_N = self._seen.everyones()
+        check_clicks(labels_N.numpy())
         loss, share = float(binary_cross_entropy_with_logits(logits_N, labels_N)), float(labels_N.double().mean())
         if not 0 < share < 1:
             return {"auc": None, "log_loss": loss, "normalised_entropy": None}

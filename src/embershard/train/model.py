@@ -11,6 +11,7 @@ and, if it likes, what `ChoosesIds`, `ScoresClicks` or `RanksItems` asks for.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from embershard.errors import ConfigError
+from embershard.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
     from embershard.config import TableSpec
@@ -47,15 +48,16 @@ class About:
     seed: int
     """Of the collection: keys of strings depend on it."""
 
-    def dim(self, feature: str) -> int:
-        """D of a feature's vectors.
+    def given(self, feature: str) -> TableSpec:
+        """The table of a feature that the data has.
 
         Raises:
-            ConfigError: there is no such feature.
+            ConfigError: it hasn't.
         """
-        if feature not in self.tables:
-            raise ConfigError(f"model_options: there is no feature {feature!r}; there are {', '.join(self.tables)}")
-        return self.tables[feature].dim
+        if feature not in self.features:
+            known = ", ".join(self.features)
+            raise ConfigError(f"model_options: {feature!r} is no feature of the data, which has {known}")
+        return self.tables[feature]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -70,6 +72,20 @@ class Inputs:
     """The other ranks."""
     step: int
     """How many steps came before: what is drawn at random is to depend on nothing else."""
+
+    def one_each(self, feature: str) -> Tensor:
+        """[B, D]: the vector of each example.
+
+        Raises:
+            InvalidInput: its examples have bags, and its table doesn't pool them.
+        """
+        vectors_BD = self.vectors[feature]
+        if len(vectors_BD) != self.batch.examples:
+            raise InvalidInput(
+                f"feature {feature!r} has bags, {len(vectors_BD):,} ids for {self.batch.examples:,} examples, and the "
+                "model wants one vector of each: give its table a pooling"
+            )
+        return vectors_BD
 
     @property
     def device(self) -> torch.device:
@@ -135,13 +151,28 @@ def make_model(name: str, about: About, options: Mapping[str, Any]) -> nn.Module
     if not attribute:
         raise ConfigError(f"model = {name!r}: give {', '.join(MODELS)}, or package.module:Class")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"model = {name!r}: {error}; is the folder of its package in PYTHONPATH?") from error
+        found = getattr(importlib.import_module(module), attribute, None)
+    except (ImportError, ValueError, TypeError) as error:
+        raise ConfigError(f"model = {name!r}: {error}; PYTHONPATH must have the folder of its package") from error
+    if found is None:
+        raise ConfigError(f"model = {name!r}: module {module} has no {attribute}")
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise ConfigError(f"model = {name!r}: is no torch.nn.Module")
-    try:
-        made: nn.Module = found(about, **options)
-    except TypeError as error:
-        raise ConfigError(f"model = {name!r}: can't be made with these model_options: {error}") from error
+    _check_options(name, found, options)
+    made: nn.Module = found(about, **options)
     return made
+
+
+def _check_options(name: str, found: type[nn.Module], options: Mapping[str, Any]) -> None:
+    """Raises ConfigError unless a model can be made with these options."""
+    signature = inspect.signature(found)
+    try:
+        signature.bind(None, **options)
+    except TypeError as error:
+        allowed = [
+            f"{key}" + (" (required)" if parameter.default is parameter.empty else f" = {parameter.default!r}")
+            for key, parameter in list(signature.parameters.items())[1:]
+        ]
+        raise ConfigError(
+            f"model = {name!r}: {error} among its model_options, which are {', '.join(allowed) or 'none'}"
+        ) from error

@@ -8,6 +8,7 @@ from pathlib import Path
 
 DESCRIPTION = """\
 Trains a model, and the tables of a collection with it, as a job file says; or goes on from the last checkpoint.
+What a job file may say, README tells; paths in it are relative to it.
 
 Under torchrun the tables are cut row-wise over the ranks:
   torchrun --nproc-per-node 4 -m embershard.train JOB.toml
@@ -41,7 +42,10 @@ def parser(name: str) -> ArgumentParser:
         help="a service that is to serve what is learned; the job's [publish] otherwise",
     )
     made.add_argument(
-        "--publish-every", type=_seconds, default=30.0, metavar="TIME", help="from one publication to the next (30s)"
+        "--publish-every",
+        type=_seconds,
+        metavar="TIME",
+        help="from one publication to the next, such as 30s, 5m or 1h (default 30s)",
     )
     made.add_argument("--json", action="store_true", help="print what came of it as one JSON document")
     return made

@@ -22,6 +22,10 @@ class Peers:
         self._world = world
         self.rank, self.size, self.device = world.rank, world.size, world.device
 
+    def gather(self, item: Any) -> list[Any]:
+        """Every rank's item."""
+        return self._world.gather(item)
+
     def everyones(self, rows_ND: Tensor) -> Tensor:
         """Rows of all ranks, one rank's after the other; gradients find the way back to whoever brought a row."""
         if self.size == 1:

@@ -10,6 +10,7 @@ If that fails, the run goes on, and the next publication brings what this one co
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -18,19 +19,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embershard.client import Client
+from embershard.config import difference, spelled_out
 from embershard.engine.touched import Touched
-from embershard.errors import EmbershardError, FingerprintMismatch, InvalidInput, SequenceGap, SnapshotError
+from embershard.errors import EmbershardError, FingerprintMismatch, SequenceGap, SnapshotError, TrainingError
+from embershard.formats.files import writing
 from embershard.publisher import Publisher
 from embershard.store.agreement import everywhere
 
 if TYPE_CHECKING:
+    from embershard.config import TableSpec
     from embershard.engine.base import Engine
     from embershard.engine.touched import Changes
     from embershard.engine.world import World
     from embershard.store.manifest import Snapshot
     from embershard.train.job import PublishSpec
+    from embershard.v1 import embershard_pb2 as pb
 
 logger = logging.getLogger(__name__)
+
+_NEEDS_FULL = (SequenceGap, SnapshotError)
+"""The service hasn't what a delta builds on, or not as it was."""
 
 
 class Publishing:
@@ -43,13 +51,20 @@ class Publishing:
             EmbershardError: on every rank: the service isn't there, or has another collection.
         """
         world: World = engine.world
-        self._engine, self._every_s = engine, spec.every_s
-        with everywhere(world.gather, f"publish.target {spec.target}", InvalidInput):
-            name = world.gather(_name(folder) if world.rank == 0 else "")[0]
-            self._client = Client(spec.target)
-            self._publisher = Publisher(self._client, publisher=name, world=world, timeout_s=spec.timeout_s)
-            self._check_collection()
-        self._step = 0
+        self._engine, self._every_s, self._step = engine, spec.every_s, 0
+        name = ""
+        with everywhere(world.gather, "publish", TrainingError):
+            if world.rank == 0:
+                name = _name(folder)
+        name = world.gather(name)[0]
+        self._client = Client(spec.target)
+        try:
+            with everywhere(world.gather, "the job can't publish", TrainingError):
+                self._check_collection()
+        except BaseException:
+            self._client.close()
+            raise
+        self._publisher = Publisher(self._client, publisher=name, world=world, timeout_s=spec.timeout_s)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
         self._touched: Touched | None = None
         self._under_way: Future[Any] | None = None
@@ -86,14 +101,14 @@ class Publishing:
             EmbershardError: on every rank: it couldn't be published.
         """
         self.begin(step, checkpoint)
-        if isinstance(self._end(), SequenceGap):  # the service has lost what this builds on: once more, in full
+        if isinstance(self._end(), _NEEDS_FULL):
             self.begin(step, checkpoint)
             self._end()
         if self._problem is not None:
             raise self._problem
 
     def close(self) -> None:
-        """Lets go of the service; not joint."""
+        """Lets go of the service, once what is under way has ended."""
         self._thread.shutdown(cancel_futures=True)
         self._client.close()
         if self._touched is not None:
@@ -110,13 +125,15 @@ class Publishing:
             answer = ended.result()
         except EmbershardError as problem:
             self._problem = problem
-            if changes is None or isinstance(problem, (SequenceGap, SnapshotError)):
+            if changes is None or isinstance(problem, _NEEDS_FULL):
                 self._touched.close()
                 self._touched = None
             else:
                 self._touched.put_back(changes)
             if self._engine.world.rank == 0:
-                logger.warning("step %d couldn't be published; the next publication brings it: %s", self._step, problem)
+                logger.warning(
+                    "step %d couldn't be published; the next publication has it, too: %s", self._step, problem
+                )
             return problem
         self.last = {"step": self._step, "version": answer.version, "rows": answer.rows, "delta": changes is not None}
         if self._engine.world.rank == 0:
@@ -124,19 +141,34 @@ class Publishing:
         return None
 
     def _check_collection(self) -> None:
-        """Raises FingerprintMismatch if the service has another collection, as far as it answers at all."""
-        described = self._client.wait_ready()
-        ours = self._engine.config
-        if described.fingerprint != ours.fingerprint():
-            raise FingerprintMismatch(
-                f"serves collection {described.name!r} with fingerprint {described.fingerprint}, and the job has "
-                f"{ours.collection.name!r} with {ours.fingerprint()}: layout, kinds of ids, seed or lists differ"
-            )
+        """Raises FingerprintMismatch, with the difference, if the service has another collection."""
+        described, ours = self._client.describe(), self._engine.config
+        if described.fingerprint == ours.fingerprint():
+            return
+        mine = {table.name: _of_config(table) for table in ours.tables}
+        theirs = {table.name: _of_service(table) for table in described.tables}
+        lines = difference(mine, theirs) or ["seeds, padding or lists of names differ"]
+        raise FingerprintMismatch(
+            f"serves another collection, {described.name!r}, than the job's, {ours.collection.name!r}: "
+            f"{spelled_out(lines)}"
+        )
+
+
+def _of_config(table: TableSpec) -> dict[str, Any]:
+    told = {"dim": table.dim, "features": list(table.features), "ids": table.ids.kind, "dtype": table.dtype}
+    return told | {"factor": table.factor.kind if table.factor else ""}
+
+
+def _of_service(table: pb.Table) -> dict[str, Any]:
+    told = {"dim": table.dim, "features": list(table.features), "ids": table.id_kind, "dtype": table.dtype}
+    return told | {"factor": table.factor}
 
 
 def _name(folder: Path) -> str:
     """By which services know a run, ever since it began."""
     path = folder / "publisher"
     if not path.is_file():
-        path.write_text(f"{folder.resolve().name[:40]}-{secrets.token_hex(4)}")
+        of_folder = re.sub(r"[^A-Za-z0-9_-]", "-", folder.resolve().name)[:40].lstrip("-")
+        with writing(path, overwrite=True) as file:
+            file.write(f"run-{of_folder}-{secrets.token_hex(4)}".encode())
     return path.read_text()

@@ -9,6 +9,7 @@ RUN/curves.png       loss and metrics by step
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Line = dict[str, Any]
-"""{"step": …, "loss": …} or {"step": …, "auc": …}."""
+"""{"step": …, "loss": …} of the steps before it, or {"step": …, "auc": …} of an evaluation; null is no number."""
 
 
 class Report:
@@ -48,14 +49,21 @@ class Report:
 
     def tell(self, step: int, told: Mapping[str, float | None]) -> None:
         """Adds a line, and the points of the curves."""
-        line = {"step": step, **told}
+        line = {"step": step, **{name: _number(value) for name, value in told.items()}}
         self.lines.append(line)
         self._history.write(f"{json.dumps(line)}\n")
         self._history.flush()
-        for name, value in told.items():
-            if value is not None:
+        for name, value in line.items():
+            if value is not None and name != "step":
                 self._board.add_scalar(name, value, step)
         self._board.flush()
+
+    def metrics_at(self, step: int) -> tuple[int, Line] | None:
+        """What was told of a step by evaluation, if anything was."""
+        for line in reversed(self.lines):
+            if line["step"] == step and "loss" not in line:
+                return step, {name: value for name, value in line.items() if name != "step"}
+        return None
 
     def close(self) -> None:
         """Lets go of the files."""
@@ -68,6 +76,10 @@ class Report:
             file.write(json.dumps(result, indent=2, allow_nan=False, default=str).encode())
         with writing(self._run / "curves.png", overwrite=True) as file:
             _draw(self.lines, file)
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _lines(path: Path) -> list[Line]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
 
-from embershard.errors import ConfigError, EmbershardError
+from embershard.errors import ConfigError, EmbershardError, TrainingError
 from embershard.store.agreement import everywhere
 from embershard.store.folder import DataDir
 from embershard.train.checkpoint import Checkpoints, Progress, restore
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from embershard.store.manifest import Snapshot
     from embershard.train.batches import Batch, Stream
     from embershard.train.evaluation import Metrics
-    from embershard.train.job import JobSpec, PublishSpec
+    from embershard.train.job import JobSpec
 
 logger = logging.getLogger(__name__)
 
 TOLD = 100
-"""How many times a run tells its loss, about."""
+"""How many times a run tells its loss, about; if nobody knows how many steps it has, every so many of them."""
 
 
 class Wishes(NamedTuple):
@@ -61,18 +61,18 @@ class Wishes(NamedTuple):
 class Run:
     """One job on this rank; every method is joint."""
 
-    def __init__(self, path: Path, folder: Path, world: World, publish: PublishSpec | None = None) -> None:
-        """`path` is the job file, `folder` the run's; `publish`, if given, is in place of the job file's.
+    def __init__(self, path: Path, folder: Path, world: World, publish: Mapping[str, Any] | None = None) -> None:
+        """`path` is the job file, `folder` the run's; what `publish` has, is in place of the job file's.
 
         Raises:
             EmbershardError: on every rank: it can't begin, or go on; says why.
         """
         job, config = load_job(path)
-        if publish is not None:
-            job = replace(job, publish=publish)
+        if publish:
+            job = job.publishing(publish)
         self.world, self.stopped = world, False
         """`stopped`: whether it has ended because it was asked to."""
-        self.folder, self._data_dir = folder, DataDir(folder)
+        self.folder, self._data_dir = folder, DataDir(folder, flag="--folder")
         self._report: Report | None = None
         self._publishing: Publishing | None = None
         self._data_dir.hold(self.world)
@@ -84,17 +84,20 @@ class Run:
 
     def _begin(self, job: JobSpec, config: Config, files: Path) -> None:
         self._setup = Setup(job=job, config=config, folder=files, peers=Peers(self.world))
-        self._checkpoints, self.progress = Checkpoints(self.folder, job.checkpoint.kept), Progress()
+        self._checkpoints, self.progress = Checkpoints(self.folder, job.checkpoint.kept, job.identity), Progress()
         with everywhere(self.world.gather, "the job can't begin", ConfigError):
             model = self._setup.make_model()
             data, self._evaluation = self._setup.open(model)
         newest = self._checkpoints.newest(self.world)
-        engine = self._setup.make_engine(self.world, newest and newest[0])
+        self._start = self._setup.find_start(self.world, self.folder)
+        engine = self._setup.make_engine(self.world, newest[0] if newest else self._start)
         self._trainer = Trainer(Tables(engine), model, job.optimizer, peers=self._setup.peers, seed=job.seed)
         if newest:
             with everywhere(self.world.gather, "the run can't be gone on with"):
-                self.progress = restore(newest[1], model, self._trainer.optimizer)
-                self._checkpoints.forget_after(self.progress.step)
+                self.progress = restore(newest[1], model, self._trainer.optimizer, job.identity)
+        if self.world.rank == 0:
+            come = f"goes on after step {self.progress.step:,}" if newest else "begins"
+            logger.info("%s: %s; a checkpoint every %s", self.folder, come, job.checkpoint.often)
         self._stream = self._setup.stream(data)
         with everywhere(self.world.gather, "the run's folder can't be written", ConfigError):
             if self.world.rank == 0:
@@ -104,7 +107,7 @@ class Run:
         self._learned, self._learning_s = 0, 0.0
         self._saved, self._saved_s = newest and newest[0], time.monotonic()
         self._asked_to_stop = False
-        self._losses: list[float] = []
+        self._evaluated = self.world.gather(self._report and self._report.metrics_at(self.progress.step))[0]
 
     def to_its_end(self) -> dict[str, Any] | None:
         """Trains, evaluates, and tells; rank 0's result. None if it was asked to stop before (SIGTERM, SIGINT).
@@ -112,7 +115,7 @@ class Run:
         Raises:
             TrainingError, InvalidInput: on every rank: it can't go on; the last checkpoint is kept.
         """
-        job, metrics = self._setup.job, None
+        every_steps = self._setup.job.evaluate.every_steps
         with tqdm(
             total=self._steps,
             initial=self.progress.step,
@@ -124,20 +127,21 @@ class Run:
             for batch in self._batches():
                 wishes = self._step(batch)
                 bar.update()
-                if self._losses:
-                    bar.set_postfix(loss=f"{self._losses[-1]:.4f}", refresh=False)
                 if wishes.stop or wishes.checkpoint:
                     self.checkpoint()
-                if wishes.publish and self._publishing:
-                    self._publishing.begin(self.progress.step, self.checkpoint)
                 if wishes.stop:
                     self.stopped = True
+                    if self.world.rank == 0:
+                        logger.info(
+                            "stopped after step %d, with a checkpoint; the same command goes on", self.progress.step
+                        )
                     return None
-                if job.evaluate.every_steps and self.progress.step % job.evaluate.every_steps == 0:
-                    metrics = self.evaluate()
+                if wishes.publish and self._publishing:
+                    self._publishing.begin(self.progress.step, self.checkpoint)
+                if every_steps and self.progress.step % every_steps == 0:
+                    self.evaluate()
         self.checkpoint()
-        if metrics is None or not (job.evaluate.every_steps and self.progress.step % job.evaluate.every_steps == 0):
-            metrics = self.evaluate()
+        metrics = self.evaluate()
         problem = self._publish_last()
         told = self._told(metrics)
         if problem:
@@ -163,12 +167,15 @@ class Run:
         return self._saved
 
     def evaluate(self) -> Metrics | None:
-        """How good it is, if there is data to tell."""
+        """How good it is, if there is data to tell; once a step."""
+        step = self.progress.step
         if self._evaluation is None:
             return None
-        metrics = self._evaluation(self.model, self._trainer.tables, self.progress.step)
-        if self._report is not None:
-            self._report.tell(self.progress.step, metrics)
+        if self._evaluated is None or self._evaluated[0] != step:
+            self._evaluated = step, self._evaluation(self.model, self._trainer.tables, step)
+            if self._report is not None:
+                self._report.tell(*self._evaluated)
+        metrics: Metrics = self._evaluated[1]
         return metrics
 
     def _batches(self) -> Iterator[Batch | EmbershardError]:
@@ -186,29 +193,31 @@ class Run:
                     if batch is None:
                         break
                     yield batch
+            self._trainer.check_classes(whole=whole)
             if job.steps is not None and self.progress.step >= job.steps:
                 return
-            if whole:
-                self._trainer.check_classes()
-            self.progress = Progress(step=self.progress.step, epoch=epoch + 1)
+            self.progress = replace(self.progress, epoch=epoch + 1, batch=0)
 
     def _step(self, batch: Batch | EmbershardError) -> Wishes:
         done, begun_s = self.progress, time.monotonic()
         read, wishes = self._trainer.prepare(batch, done.step, self._wishes())
         assert not isinstance(batch, EmbershardError), "which `prepare` has raised"
-        self._losses.append(self._trainer.learn(read, batch, done.step))
-        self.progress = Progress(step=done.step + 1, epoch=done.epoch, batch=batch.position)
-        self._learned, self._learning_s = (
-            self._learned + batch.global_examples,
-            self._learning_s + time.monotonic() - begun_s,
+        loss = done.loss + self._trainer.learn(read, batch, done.step)
+        self.progress = Progress(
+            step=done.step + 1, epoch=done.epoch, batch=batch.position, loss=loss, losses=done.losses + 1
         )
-        if self._report is not None and self.progress.step % self._every == 0:
-            loss = sum(self._losses) / len(self._losses)
+        self._learned += batch.global_examples
+        self._learning_s += time.monotonic() - begun_s
+        if self.progress.step % self._every == 0:
+            self._tell(self.progress.loss / self.progress.losses)
+            self.progress = replace(self.progress, loss=0.0, losses=0)
+        return Wishes(*wishes)
+
+    def _tell(self, loss: float) -> None:
+        if self._report is not None:
             self._report.tell(self.progress.step, {"loss": loss})
             if not sys.stderr.isatty():  # there is no bar
                 logger.info("step %d of %s: loss %.4f", self.progress.step, self._steps or "?", loss)
-            self._losses = []
-        return Wishes(*wishes)
 
     def _wishes(self) -> Wishes:
         """Of this rank, for after the next step."""
@@ -249,7 +258,7 @@ class Run:
 
     @property
     def _every(self) -> int:
-        return max(1, (self._steps or TOLD * 10) // TOLD)
+        return TOLD if self._steps is None else max(1, self._steps // TOLD)
 
     def _publish_last(self) -> EmbershardError | None:
         """Why what was learned isn't served, if it is to be and isn't."""
@@ -261,20 +270,25 @@ class Run:
         return None
 
     def _told(self, metrics: Metrics | None) -> dict[str, Any] | None:
-        """Writes what came of it."""
-        if self._report is None:
-            return None
-        assert self._saved is not None
-        told = outcome(
-            job=self._setup.job,
-            progress=self.progress,
-            engine=self.engine,
-            learned=(self._learned, self._learning_s),
-            metrics=metrics,
-            cut=self._stream.cut,
-            before=self._setup.start,
-            after=self._saved,
-            published=self._publishing.last if self._publishing else None,
-        )
-        self._report.finish(told)
+        """Joint: writes what came of it.
+
+        Raises:
+            TrainingError: on every rank: it can't be written, or what is frozen has moved.
+        """
+        told: dict[str, Any] | None = None
+        with everywhere(self.world.gather, "what came of the run can't be told", TrainingError):
+            if self._report is not None:
+                assert self._saved is not None
+                told = outcome(
+                    job=self._setup.job,
+                    progress=self.progress,
+                    engine=self.engine,
+                    learned=(self._learned, self._learning_s),
+                    metrics=metrics,
+                    cut=self._stream.cut,
+                    before=self._start,
+                    after=self._saved,
+                    published=self._publishing.last if self._publishing else None,
+                )
+                self._report.finish(told)
         return told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from embershard.engine.freezing import freeze
 from embershard.engine.making import make_engine
 from embershard.errors import ConfigError
 from embershard.store import snapshot
+from embershard.store.agreement import everywhere
 from embershard.store.manifest import find_snapshot
 from embershard.train.batches import Stream
 from embershard.train.evaluation import Evaluation
@@ -20,6 +23,8 @@ from embershard.train.model import About, RanksItems, ScoresClicks, make_model
 from embershard.train.schema import DataSpec, FeatureSpec
 from embershard.train.sources import open_data, open_evaluation, open_training
 from embershard.types import FeatureBatch
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from embershard.config import Config
@@ -79,6 +84,8 @@ class Setup:
         if isinstance(model, ScoresClicks):
             if not self.job.data.labelled:
                 raise ConfigError("data.label is missing: the model's scores are compared with labels")
+            if self.job.evaluate.items is not None:
+                raise ConfigError("evaluate.items: this model is judged by labels, and ranks no items; leave it out")
         elif self.job.evaluate.items is not None:
             return self._open_ranking(model, self.job.evaluate.items)
         train, evaluate = open_data(self.job.data, folder=self.folder, seed=self.job.seed)
@@ -106,6 +113,10 @@ class Setup:
         return train, self._evaluation(evaluate, open_training(DataSpec(train=[items], features=ranked), **where))
 
     def _evaluation(self, queries: Source, items: Source | None) -> Evaluation:
+        with closing(self.stream(queries, shuffled=False).epoch(0)) as batches:
+            next(
+                batches
+            )  # there is something to evaluate on, or this tells what is wrong with it before hours of training
         return Evaluation(
             self.job.evaluate,
             queries=self.stream(queries, shuffled=False),
@@ -114,14 +125,13 @@ class Setup:
             peers=self.peers,
         )
 
-    def make_engine(self, world: World, checkpoint: Snapshot | None) -> Engine:
-        """Joint: the rows of a checkpoint, or else those that the job starts from, or else as they are seeded.
+    def make_engine(self, world: World, found: Snapshot | None) -> Engine:
+        """Joint: the rows of a snapshot, or else as they are seeded.
 
         Raises:
             SnapshotError, FingerprintMismatch: they can't be used.
             InvalidInput: an id that is to be frozen owns no row.
         """
-        found = checkpoint or self.start
         if found is None:
             engine = make_engine(self.config, world)
         else:
@@ -131,7 +141,20 @@ class Setup:
             freeze(engine, FeatureBatch.of(feature, ids), frozen=True)
         return engine
 
-    @property
-    def start(self) -> Snapshot | None:
-        """What the job fine-tunes."""
-        return None if self.job.start is None else find_snapshot(self.folder / self.job.start)
+    def find_start(self, world: World, run: Path) -> Snapshot | None:
+        """Joint: what the job fine-tunes; a run that is gone on with keeps to the one that it began with.
+
+        Raises:
+            SnapshotError: on every rank: there is none, or it is damaged.
+        """
+        kept = run / "start"
+        path: Path | None = None
+        with everywhere(world.gather, "job's start"):
+            if world.rank == 0 and self.job.start is not None:
+                path = Path(kept.read_text()) if kept.is_file() else find_snapshot(self.folder / self.job.start).path
+                kept.write_text(str(path))
+                if not path.is_dir():
+                    logger.warning("%s, which the run has started from, is gone: its drift can't be told", path)
+                    path = None
+        path = world.gather(path)[0]
+        return None if path is None else find_snapshot(path)

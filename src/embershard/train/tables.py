@@ -100,7 +100,7 @@ class _Step:
             # What all rows of a table share is moved by one rank, by the sum of all ranks' gradients.
             rows |= {matrix.name: torch.arange(0 if engine.world.rank else matrix.rows) for matrix in shared}
             sums = _sums_of(moved)
-            held = engine.hold(rows, rows.keys(), sums)
+            held = engine.hold(rows, sums)
             # What comes as sums, has nothing left to be summed.
             seen = {part: part.summed if part.table.own_matrices[0] in sums else part for part in moved}
             stored |= shares(seen.values(), held.rows, lambda part: _size(part, sums))

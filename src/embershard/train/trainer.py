@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from embershard.collection import Read
 from embershard.errors import ConfigError, EmbershardError, InvalidInput, TrainingError
+from embershard.train.metrics import check_clicks
 from embershard.train.model import Inputs, ScoresClicks, wanted
 
 if TYPE_CHECKING:
@@ -32,6 +34,10 @@ _NO_NUMBER = (
     "a gradient of step {:,} is no number: lower the learning rates, or look for numbers in the data that are out of "
     "all proportion"
 )
+
+
+_UNFIT = ("Optimizer", "LBFGS", "SparseAdam")
+"""Of torch.optim: they want a closure, or gradients that are sparse."""
 
 
 class _Learner(nn.Module):
@@ -76,7 +82,7 @@ class Trainer:
         try:
             if not isinstance(batch, EmbershardError):
                 read = self.tables.read([*wanted(self.model, batch, step, self._peers).values()])
-                self._check_labels(batch)
+                self._note_labels(batch)
         except EmbershardError as error:
             problem = error
         return read, self._agree(problem, step, wishes)
@@ -87,8 +93,15 @@ class Trainer:
         Raises:
             TrainingError: on every rank: the loss is no number. Nothing has moved.
         """
-        torch.manual_seed(hash((self._seed, step, self._world.rank)))  # so that a job that is gone on with draws alike
+        # So that a job that is gone on with drops out alike; on other ranks other examples are.
+        drawn = np.random.SeedSequence([self._seed, step, self._world.rank]).generate_state(1, np.uint64)
+        torch.manual_seed(int(drawn[0]))
         losses_n: Tensor = self._learner(read, batch, self._peers, step)
+        if not (isinstance(losses_n, Tensor) and losses_n.ndim == 1 and losses_n.requires_grad):
+            what = f"a tensor {[*losses_n.shape]}" if isinstance(losses_n, Tensor) else type(losses_n).__name__
+            raise ConfigError(
+                f"the model's forward returns {what}; it must be losses [n], made of its vectors or layers"
+            )
         told = torch.tensor([float(losses_n.detach().sum()), losses_n.numel()], dtype=torch.float64)
         total, count = self._world.sum(told).tolist()
         if not math.isfinite(total):
@@ -108,22 +121,22 @@ class Trainer:
         """Raises TrainingError on every rank if a gradient of the last step was no number on any."""
         self._agree(None, step, ())
 
-    def check_classes(self) -> None:
-        """Raises InvalidInput on every rank if all labels of an epoch were alike: there is nothing to tell apart."""
-        positives, labels = self._world.sum(torch.tensor([self._positives, self._labels], dtype=torch.float64)).tolist()
-        if labels and positives in (0, labels):
+    def check_classes(self, *, whole: bool) -> None:
+        """Ends an epoch; raises InvalidInput on every rank if it is `whole`, and all its labels were alike: there is
+        nothing to tell apart."""
+        seen = torch.tensor([self._positives, self._labels], dtype=torch.float64)
+        self._positives, self._labels = 0.0, 0
+        positives, labels = self._world.sum(seen).tolist()
+        if whole and labels and positives in (0, labels):
             raise InvalidInput(
                 f"data.label: all {labels:,.0f} labels are {positives / labels:g}: a model of clicks needs both 0 and 1"
             )
-        self._positives, self._labels = 0.0, 0
 
-    def _check_labels(self, batch: Batch) -> None:
-        if batch.labels_B is None or not isinstance(self.model, ScoresClicks):
-            return
-        wrong_B = (batch.labels_B < 0) | (batch.labels_B > 1)
-        if wrong_B.any():
-            raise InvalidInput(f"the label {batch.labels_B[wrong_B][0]:g} is out of range: labels of clicks are 0 to 1")
-        self._positives, self._labels = self._positives + float(batch.labels_B.sum()), self._labels + batch.examples
+    def _note_labels(self, batch: Batch) -> None:
+        """Checks and counts those of clicks."""
+        if batch.labels_B is not None and isinstance(self.model, ScoresClicks):
+            check_clicks(batch.labels_B)
+            self._positives, self._labels = self._positives + float(batch.labels_B.sum()), self._labels + batch.examples
 
     def _check_gradients(self, step: int) -> None:
         """Of the layers, which are the same on every rank."""
@@ -148,22 +161,29 @@ def make_optimizer(spec: DenseOptimizerSpec, parameters: list[nn.Parameter]) -> 
         ConfigError: there is no such, or it doesn't take these options.
     """
     kind = getattr(torch.optim, spec.kind, None)
-    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
-        known = ", ".join(name for name in dir(torch.optim) if name[0].isupper() and name != "Optimizer")
-        raise ConfigError(f"optimizer kind = {spec.kind!r}: is not one of torch.optim: {known}")
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)) or spec.kind in _UNFIT:
+        known = ", ".join(name for name in dir(torch.optim) if name[0].isupper() and name not in _UNFIT)
+        raise ConfigError(f"optimizer kind = {spec.kind!r}: is not one of those of torch.optim that fit: {known}")
     try:
         made: torch.optim.Optimizer = kind(parameters, **spec.options)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, LookupError) as error:
         raise ConfigError(f"optimizer kind = {spec.kind!r}: can't be made with these options: {error}") from error
     return made
 
 
 def _distributed(learner: nn.Module, device: torch.device) -> nn.Module:
     """In TorchRec's DistributedModelParallel, which leaves modules that are sharded already as they are."""
-    from torchrec.distributed.model_parallel import DistributedModelParallel
+    from torchrec.distributed.model_parallel import DefaultDataParallelWrapper, DistributedModelParallel
     from torchrec.distributed.types import ShardingPlan
 
+    # A model may leave out layers now and then, and one rank's others than another's.
+    wrapper = DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=True)
     wrapped: nn.Module = DistributedModelParallel(
-        learner, device=device, plan=ShardingPlan(plan={}), sharders=[], init_parameters=False
+        learner,
+        device=device,
+        plan=ShardingPlan(plan={}),
+        sharders=[],
+        init_parameters=False,
+        data_parallel_wrapper=wrapper,
     )
     return wrapped

@@ -32,7 +32,7 @@ class DLRM(nn.Module):
     ) -> None:
         super().__init__()
         self.features = list(about.features)
-        dims = {about.dim(feature) for feature in self.features}
+        dims = {about.given(feature).dim for feature in self.features}
         if len(dims) != 1:
             raise ConfigError(f"DLRM multiplies vectors, so all features need one dim; there are {sorted(dims)}")
         (dim,) = dims
@@ -46,7 +46,7 @@ class DLRM(nn.Module):
 
     def scores(self, inputs: Inputs) -> Tensor:
         """Logits [B]."""
-        vectors = [inputs.vectors[feature] for feature in self.features]
+        vectors = [inputs.one_each(feature) for feature in self.features]
         if self.bottom is not None:
             vectors.append(self.bottom(inputs.dense_BF))
         vectors_BKD = torch.stack(vectors, dim=1)

@@ -56,8 +56,8 @@ class NextItem(nn.Module):
         super().__init__()
         self.query_features, self.item_features = (sequence,), (item,)
         self._sequence, self._item, self._negatives = sequence, item, negatives
-        self._table, self._seed = about.tables[sequence], about.seed
-        dim, table = about.dim(sequence), about.tables[sequence]
+        table, self._seed = about.given(sequence), about.seed
+        self._table, dim = table, table.dim
         if about.tables.get(item) is not table:
             raise ConfigError(
                 f"model_options: {sequence!r} and {item!r} must be features of one table, whose rows are tied"
@@ -76,11 +76,15 @@ class NextItem(nn.Module):
         self.norm, self.dropout = nn.LayerNorm(dim), nn.Dropout(dropout)
 
     def wanted(self, batch: Batch, step: int, peers: Peers) -> Mapping[str, FeatureBatch]:
-        """The sequences, and to train, this rank's share of the items to choose from."""
-        given = {name: batch.features[name] for name in (self._sequence, self._item) if name in batch.features}
-        if self.training and self._sequence in given:
-            return given | {self._item: FeatureBatch(feature=self._item, ids=self._share(batch, step, peers))}
-        return given
+        """The sequences, and this rank's share of the items to choose from."""
+        longest, most = int(_lengths(batch.features[self._sequence]).max(initial=0)), self.positions.num_embeddings
+        if longest > most:
+            raise ConfigError(
+                f"a sequence has {longest} items, and model_options.length is {most}: give data.features."
+                f"{self._sequence} a max_length"
+            )
+        chosen = FeatureBatch(feature=self._item, ids=self._share(batch, step, peers))
+        return {self._sequence: batch.features[self._sequence], self._item: chosen}
 
     def queries(self, inputs: Inputs) -> Tensor:
         """[B, D]: what is to follow each sequence."""
@@ -142,11 +146,6 @@ class NextItem(nn.Module):
         """[B, L, D]: after each item, what has been seen until then."""
         lengths_B = _lengths(sequences)
         longest = max(int(lengths_B.max(initial=0)), 1)
-        if longest > self.positions.num_embeddings:
-            raise ConfigError(
-                f"a sequence has {longest} items, and model_options.length is {self.positions.num_embeddings}: give "
-                f"data.features.{self._sequence} a max_length"
-            )
         row_N, place_N = (tensor_of(numbers).to(vectors_ND.device) for numbers in _places(lengths_B))
         padded_BLD = vectors_ND.new_zeros(len(lengths_B), longest, vectors_ND.shape[1])
         padded_BLD = padded_BLD.index_put((row_N, place_N), vectors_ND)

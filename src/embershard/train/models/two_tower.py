@@ -51,7 +51,7 @@ class TwoTower(nn.Module):
     ) -> None:
         super().__init__()
         self.query_features, self.item_features = tuple(user), tuple(item)
-        self.user, self.item = (_Tower([about.dim(name) for name in side], widths) for side in (user, item))
+        self.user, self.item = (_Tower([about.given(name).dim for name in side], widths) for side in (user, item))
         self._table, self._seed = about.tables[self.item_features[0]], about.seed
         self._cosine, self._temperature, self._log_q = cosine, temperature, log_q
         self.sighted: Tensor
@@ -64,11 +64,11 @@ class TwoTower(nn.Module):
 
     def queries(self, inputs: Inputs) -> Tensor:
         """[B, E]."""
-        return self._finished(self.user([inputs.vectors[name] for name in self.query_features]))
+        return self._finished(self.user([inputs.one_each(name) for name in self.query_features]))
 
     def candidates(self, inputs: Inputs) -> Tensor:
         """[B, E]."""
-        return self._finished(self.item([inputs.vectors[name] for name in self.item_features]))
+        return self._finished(self.item([inputs.one_each(name) for name in self.item_features]))
 
     def forward(self, inputs: Inputs) -> Tensor:
         """The losses [B] of telling each example's item from those of all ranks' examples."""
@@ -86,11 +86,13 @@ class TwoTower(nn.Module):
         return cross_entropy(logits_BG, own_B.to(inputs.device), reduction="none")
 
     def _log_shares(self, keys_G: NDArray[np.uint64]) -> Tensor:
-        """How often each item has come until now, this batch included, as the log of its share."""
+        """How often each item has come until now, in training this batch included, as the log of its share."""
         buckets = np.uint64(len(self.sighted))
         buckets_G = tensor_of(np.mod(keys_G, buckets).astype(np.int64)).to(self.sighted.device)
-        self.sighted.index_add_(0, buckets_G, torch.ones_like(buckets_G))
-        return (self.sighted[buckets_G] / self.sighted.sum()).log()
+        if self.training:
+            self.sighted.index_add_(0, buckets_G, torch.ones_like(buckets_G))
+        # One that has never come is as rare as one that has come once.
+        return (self.sighted[buckets_G].clamp(min=1) / self.sighted.sum().clamp(min=1)).log()
 
     def _finished(self, vectors_BE: Tensor) -> Tensor:
         return normalize(vectors_BE, dim=1) if self._cosine else vectors_BE
