@@ -1,9 +1,10 @@
 """Steps of a training job, against the same model written directly on TorchRec, and on nn.EmbeddingBag with DDP.
 
-    python benchmarks/training.py [--worlds 1,2] [--batch B] [--rounds R]
+    python benchmarks/training.py [--worlds 1,2] [--bags 1,10] [--batch B] [--rounds R]
 
-DLRM with 26 features of one id each and 13 numbers; ids by Zipf's law, made beforehand. The three take turns in one
-group of ranks, some steps each, all with one thread a rank; medians over the rounds, in results/training.json.
+DLRM with 26 features, of one id each or in bags, and 13 numbers; ids by Zipf's law, made beforehand. The three take
+turns in one group of ranks, some steps each, all with one thread a rank; medians over the rounds, in
+results/training.json.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
+
+from serving import measured_on
 
 from embershard.quiet import quieten
 
@@ -58,6 +61,7 @@ def rank_main(batch: int, bag: int, rounds: int) -> None:
     if world.rank == 0:
         print(json.dumps({name: [batch / s for s in taken] for name, taken in seconds.items()}), flush=True)
     world.leave()
+    os._exit(0)  # gloo's threads have crashed processes that end with DistributedDataParallel still there
 
 
 def _batches(batch: int, bag: int, rank: int, size: int) -> list[Any]:
@@ -117,7 +121,7 @@ def _ours(batches: list[Any], world: Any) -> Callable[[int], Any]:
 
     def step(number: int) -> None:
         batch = batches[number % len(batches)]
-        read, _ = trainer.prepare(batch, number, [0, 0])
+        read, _ = trainer.prepare(batch, number, [0, 0, 0])
         trainer.learn(read, batch, number)
 
     return step
@@ -141,7 +145,9 @@ def _loss(layers: Any, vectors: dict[str, Any], batch: Any) -> Any:
     import torch
 
     inputs = SimpleNamespace(
-        vectors=vectors, dense_BF=torch.from_numpy(batch.dense_BF), labels_B=torch.from_numpy(batch.labels_B)
+        one_each=vectors.__getitem__,
+        dense_BF=torch.from_numpy(batch.dense_BF),
+        labels_B=torch.from_numpy(batch.labels_B),
     )
     return layers(inputs).mean()
 
@@ -239,39 +245,44 @@ def _on_ddp(batches: list[Any]) -> Callable[[int], Any]:
 
 
 def main() -> None:
-    """Runs all worlds, and writes what came of them."""
+    """Runs all worlds and kinds of bags, and writes what came of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", default="1,2", help="numbers of ranks (default %(default)s)")
+    parser.add_argument("--bags", default="1,10", help="ids of a feature (default %(default)s)")
     parser.add_argument("--batch", type=int, default=2048, help="examples of all ranks (default %(default)s)")
-    parser.add_argument("--bag", type=int, default=1, help="ids of a feature (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each (default %(default)s)")
     options = parser.parse_args()
     quieten()
     if "RANK" in os.environ:
-        rank_main(options.batch, options.bag, options.rounds)
+        rank_main(options.batch, int(options.bags), options.rounds)
         return
-    results: dict[str, Any] = {"batch": options.batch, "features": FEATURES, "dim": DIM, "rows": ROWS, "worlds": {}}
-    for world in map(int, options.worlds.split(",")):
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-        flags = [f"--{name}={getattr(options, name)}" for name in ("batch", "bag", "rounds")]
-        shown = subprocess.run(
-            [sys.executable, *launcher, __file__, *flags],
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        rates = json.loads(shown.stdout.strip().splitlines()[-1])
-        of_world = {name: median(of_one) for name, of_one in rates.items()}
-        results["worlds"][world] = of_world
-        print(f"{world} ranks, examples/s: " + ", ".join(f"{name} {rate:,.0f}" for name, rate in of_world.items()))
-        for name in of_world:
-            if name.startswith("embershard"):
-                print(
-                    f"  {name}: {of_world[name] / of_world['torchrec']:.2f} × TorchRec, "
-                    f"{of_world[name] / of_world['ddp']:.2f} × nn.EmbeddingBag with DDP"
-                )
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    runs = []
+    for bag in map(int, options.bags.split(",")):
+        for world in map(int, options.worlds.split(",")):
+            rates = _measured(
+                world, ["--batch", str(options.batch), "--bags", str(bag), "--rounds", str(options.rounds)]
+            )
+            medians = {name: median(of_one) for name, of_one in rates.items()}
+            runs.append({"world_size": world, "bag": bag, "examples_per_s": rates, "medians": medians})
+            print(f"{world} ranks, {bag} ids a feature, examples/s: {medians}")
+            for name, rate in medians.items():
+                if name.startswith("embershard"):
+                    beside = {peer: round(rate / medians[peer], 2) for peer in ("torchrec", "ddp")}
+                    runs[-1][f"{name}, times"] = beside
+                    print(f"  {name}: {beside['torchrec']} × TorchRec, {beside['ddp']} × nn.EmbeddingBag with DDP")
+    model = {"batch": options.batch, "features": FEATURES, "dense": DENSE, "dim": DIM, "rows": ROWS}
+    model |= {"bottom": BOTTOM, "top": TOP}
+    RESULTS.write_text(json.dumps({"measured_on": measured_on(), "model": model, "runs": runs}, indent=2) + "\n")
+
+
+def _measured(world: int, flags: list[str]) -> dict[str, list[float]]:
+    """Examples a second of each contender, a round each."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launcher, __file__, *flags]
+    shown = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment)
+    rates: dict[str, list[float]] = json.loads(shown.stdout.strip().splitlines()[-1])
+    return rates
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from support.service import Service
 from embershard import Client
 from embershard.config import load_config
 from embershard.engine.world import SoloWorld
+from embershard.train.job import load_job
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -24,7 +26,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.mark.parametrize("ranks", [0, 2], ids=["local", "torchrec-2"])
 def test_the_python_examples_run_against_the_collection_example(tmp_path: Path, ranks: int) -> None:
-    (collection, _), examples = blocks("toml"), blocks("python")
+    (collection, *_), examples = blocks("toml"), blocks("python")
     assert len(examples) == 2
     with Service(collection, tmp_path, ranks=ranks) as service:
         for example in examples:
@@ -32,7 +34,7 @@ def test_the_python_examples_run_against_the_collection_example(tmp_path: Path, 
 
 
 def test_the_job_of_the_readme_trains_and_is_served(tmp_path: Path) -> None:
-    collection, job = blocks("toml")
+    collection, job, _ = blocks("toml")
     (tmp_path / "shop.toml").write_text(collection)
     (tmp_path / "job.toml").write_text(job)
     result = run_job(tmp_path / "job.toml", tmp_path / "runs/first", SoloWorld())
@@ -41,6 +43,21 @@ def test_the_job_of_the_readme_trains_and_is_served(tmp_path: Path) -> None:
         assert served.version == 40
         assert (served["user_id"] == result["user.weight"][[1, 2, 3]]).all()
         assert (served.updates["user_id"] == result["user.updates"][[1, 2, 3]]).all()
+
+
+def test_the_keys_of_a_job_file_are_those_that_there_are(tmp_path: Path) -> None:
+    collection, _, keys = blocks("toml")
+    (tmp_path / "shop.toml").write_text(collection)
+    (tmp_path / "job.toml").write_text(f'collection = "shop.toml"\nmodel = "dlrm"\nbatch = 8\n{keys}')
+    job, _ = load_job(tmp_path / "job.toml")
+    sections = {"data", "evaluate", "freeze", "checkpoint", "publish", "optimizer", "model_options"}
+    assert {item.name for item in fields(job)} <= sections | {
+        *re.findall(r"(\w+) =", keys),
+        "collection",
+        "model",
+        "batch",
+        "epochs",
+    }
 
 
 def test_make_knows_every_target_that_the_readme_names() -> None:

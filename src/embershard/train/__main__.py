@@ -47,7 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if result is not None:
         for line in [json.dumps(result, default=str)] if options.json else lines(result):
             print(line)
-    return STOPPED if run.stopped else 0
+    status = STOPPED if run.stopped else 0
+    if world.size > 1:
+        sys.stdout.flush()
+        os._exit(status)  # all is written; gloo's threads have crashed processes that end with layers kept alike
+    return status
 
 
 def _imported() -> tuple[Any, ...]:
