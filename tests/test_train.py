@@ -90,6 +90,7 @@ def test_a_row_that_two_features_read_moves_by_the_sum_of_both_gradients() -> No
 
     tables = Tables(engine)
     loss(tables(tables.read([FeatureBatch.of(name, of_it) for name, of_it in ids.items()]))).backward()
+    tables.move()
     plain = {name: leaves["item.weight"][ids[name]] * 2 for name in "ab"} | {
         name: leaves["low.weight"][ids[name]] @ leaves["low:projection.weight"] for name in "cd"
     }
@@ -257,3 +258,22 @@ def test_a_folder_that_a_server_has_used_is_not_gone_on_with(tmp_path: Path) -> 
         run_job(path, tmp_path / "run", SoloWorld())
     again = run_job(write_job(tmp_path, DLRM, start="run"), tmp_path / "on", SoloWorld())
     assert np.isfinite(again["user.weight"]).all()
+
+
+def test_a_run_that_is_gone_on_with_heeds_other_options_of_the_optimizer(tmp_path: Path) -> None:
+    before = run_job(write_job(tmp_path, DLRM, epochs=1), tmp_path / "run", SoloWorld())
+    still = SGD.replace("0.1", "0.0")
+    after = run_job(write_job(tmp_path, DLRM, epochs=2, more=still), tmp_path / "run", SoloWorld())
+    assert np.array_equal(after["top.0.weight"], before["top.0.weight"])
+    assert not np.array_equal(after["user.weight"], before["user.weight"])
+
+
+def test_a_damaged_file_of_the_trainer_is_found(tmp_path: Path) -> None:
+    path = write_job(tmp_path, DLRM)
+    run_job(path, tmp_path / "run", SoloWorld())
+    (file,) = (tmp_path / "run/trainer").iterdir()
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(EmbershardError, match=r"its digest is wrong.*; move it and the snapshot of its step away"):
+        run_job(path, tmp_path / "run", SoloWorld())

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from support.jobs import MODELS, VOCABULARY, collection, losses, run_job, write_job
 from support.ranks import Ranks
 
 from embershard.engine.world import SoloWorld
+from embershard.errors import InvalidInput
 
 State = dict[str, np.ndarray[Any, Any]]
 
@@ -58,3 +61,23 @@ def test_a_job_goes_on_where_it_was_at_another_world_size(tmp_path: Path, world:
         state = on(world(size) if size else None, part, tmp_path / "parts")
     assert_alike(state, expected, 2e-4)
     np.testing.assert_allclose(losses(tmp_path / "parts"), losses(tmp_path / "whole"), atol=1e-4)
+
+
+def test_a_model_may_leave_out_layers_now_and_then_and_on_one_rank_alone(
+    tmp_path: Path, world: Callable[[int], Ranks]
+) -> None:
+    job = MODELS["dlrm"].replace('"dlrm"', '"support.odd_models:Skips"').replace("bottom = [8]\ntop = [16]", "")
+    state = on(world(2), write_job(tmp_path, job, batch=50, epochs=1), tmp_path / "run")
+    assert np.isfinite(state["late.weight"]).all()
+
+
+def test_what_is_wrong_with_one_ranks_evaluation_data_is_told_by_all(
+    tmp_path: Path, world: Callable[[int], Ranks]
+) -> None:
+    path = write_job(tmp_path, MODELS["dlrm"], batch=50)
+    table = parquet.read_table(tmp_path / "data.parquet")
+    users = table["user_id"].to_pylist()
+    spoilt = table.set_column(0, "user_id", pa.array([*users[:-1], 1000]))  # which the last rank has
+    parquet.write_table(spoilt, tmp_path / "data.parquet")
+    with pytest.raises(InvalidInput, match=r"feature 'user_id': ids.* = 1000 is out of range"):
+        on(world(2), path, tmp_path / "run")

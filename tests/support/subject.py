@@ -53,6 +53,7 @@ class Subject:
         size = self.engine.world.size  # the gradient is to be the sum over ranks, and training takes the mean
         loss = sum((vectors[u.batch.feature] * torch.from_numpy(u.gradients) * size).sum() for u in updates)
         loss.backward()
+        tables.move()
         return [vectors[update.batch.feature].detach().numpy() for update in updates]
 
     def grow(self, growth: Growth) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,6 +43,7 @@ class Tables(nn.Module):
         self._anchor = torch.zeros((), requires_grad=True)  # so that autograd goes back through what has no parameters
         # Of the sharded engine these are TorchRec's sharded modules, which DistributedModelParallel knows.
         self.kernels = nn.ModuleList(shard.kernel for shard in engine.shards.values())
+        self._step: _Step | None = None
         self.not_finite = False
         """Whether a gradient was no number; then it has moved nothing."""
 
@@ -55,14 +56,25 @@ class Tables(nn.Module):
         return self._collection.read(batches)
 
     def forward(self, read: Read) -> dict[str, Tensor]:
-        """float32 {feature: [B, D] if pooled, else [N, D]}."""
+        """float32 {feature: [B, D] if pooled, else [N, D]}; in training, `move` follows the way back."""
         moving = self.training and torch.is_grad_enabled()
         if moving:
             self._admit(read.parts)
         parts = [self.engine.settle(part) for part in read.parts]
         step = _Step.of(self, parts, moving=moving)
+        self._step = step if moving else None
         vectors: Sequence[Tensor] = _Lookup.apply(self._anchor, step) if moving else step.vectors()  # type: ignore[no-untyped-call]
         return {part.batch.feature: made for part, made in zip(parts, vectors, strict=True)}
+
+    def move(self) -> None:
+        """Joint: one step of the tables' optimizers, by the gradients that came back of the vectors; what got none, has
+        zeros.
+
+        Not within the way back: there ranks may come by the layers in another order, and their all-reduces with them.
+        """
+        assert self._step is not None, "a lookup came before"
+        self._step.move()
+        self._step = None
 
     def _admit(self, parts: Sequence[RowBatch]) -> None:
         """Joint: counts the ids of vocabularies, which lets some go and others in before their rows are read."""
@@ -84,6 +96,8 @@ class _Step:
     """Rows that may be moved."""
     stored: ByPart
     """Rows of each part."""
+    gradients: list[Tensor] = field(default_factory=list)
+    """What came back, one a part; none yet, or where nothing depends on the vectors."""
 
     @classmethod
     def of(cls, tables: Tables, parts: Sequence[RowBatch], *, moving: bool) -> _Step:
@@ -112,8 +126,9 @@ class _Step:
         projections = self.tables.engine.projections
         return [part.compose(self.stored[part], projections.get(part.table.name)) for part in self.parts]
 
-    def move(self, gradients: Sequence[Tensor]) -> None:
-        """Joint: one step of the tables' optimizers."""
+    def move(self) -> None:
+        """Joint: as `Tables.move`."""
+        gradients = self.gradients or [torch.zeros_like(vectors_BD) for vectors_BD in self.vectors()]
         world, projections = self.tables.engine.world, self.tables.engine.projections
         pieces: list[tuple[str, Tensor]] = []
         shared: dict[str, Tensor] = {}
@@ -169,5 +184,5 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
-        ctx.step.move(gradients)
+        ctx.step.gradients.extend(gradients)
         return None, None

@@ -51,7 +51,9 @@ class _Learner(nn.Module):
         """[n]."""
         inputs = Inputs(batch=batch, vectors=self.tables(read), peers=peers, step=step)
         losses: Tensor = self.model(inputs)
-        return losses
+        # A layer that is left out, on one rank alone perhaps, has zeros as its gradient: ranks wait for each other's.
+        nothing = sum(0.0 * layer.sum() for layer in self.model.parameters() if layer.requires_grad)
+        return losses + nothing if isinstance(losses, Tensor) else losses
 
 
 class Trainer:
@@ -111,6 +113,7 @@ class Trainer:
             )
         # The layers get the mean of all ranks' gradients, and so do rows: so the sum is to be as many times as large.
         (losses_n.sum() * (self._world.size / max(count, 1))).backward()
+        self.tables.move()
         if self.optimizer is not None:
             self._check_gradients(step)
             self.optimizer.step()
@@ -176,8 +179,7 @@ def _distributed(learner: nn.Module, device: torch.device) -> nn.Module:
     from torchrec.distributed.model_parallel import DefaultDataParallelWrapper, DistributedModelParallel
     from torchrec.distributed.types import ShardingPlan
 
-    # A model may leave out layers now and then, and one rank's others than another's.
-    wrapper = DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=True)
+    wrapper = DefaultDataParallelWrapper(static_graph=False)  # a model may do otherwise at another step
     wrapped: nn.Module = DistributedModelParallel(
         learner,
         device=device,
