@@ -57,9 +57,7 @@ class LocalEngine(Engine):
             vectors = pooled(shard.kernel, physical_M, sums)
 
         def apply(gradients_MD: Tensor) -> None:
-            kept = shard.hold(physical_M)
-            vectors.backward(gradients_MD)
-            shard.moved(physical_M, kept)
+            shard.move(physical_M, vectors, gradients_MD)
 
         return vectors.detach(), apply
 

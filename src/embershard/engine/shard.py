@@ -131,7 +131,13 @@ class Shard:
             _put(self.kinds[kind], local_M, rows)
         return len(local_M), frozen
 
-    def hold(self, local_M: Tensor) -> Kept:
+    def move(self, local_M: Tensor, gathered: Tensor, gradients: Tensor) -> None:
+        """One step of the optimizer, by the gradients of what the kernel has gathered of these rows; frozen ones stay."""
+        kept = self._hold(local_M)
+        gathered.backward(gradients)
+        self._moved(local_M, kept)
+
+    def _hold(self, local_M: Tensor) -> Kept:
         """Precedes every step of the optimizer: remembers those of the rows that are frozen."""
         self._tell(local_M)
         frozen_M = self.frozen.index_select(0, local_M)
@@ -142,7 +148,7 @@ class Shard:
             (tensor, rows, tensor[rows]) for tensor in (self.weight, self.state, self.updates) if tensor is not None
         ]
 
-    def moved(self, local_M: Tensor, kept: Kept) -> None:
+    def _moved(self, local_M: Tensor, kept: Kept) -> None:
         """Follows every step of the optimizer: these rows have been reached, and stay finite; frozen ones stay."""
         self._count(local_M)
         if self.weight.dtype == torch.float16:

@@ -70,9 +70,7 @@ class TorchRecEngine(Engine):
             vectors, local_M = self._forward(group, physical_M)
 
         def apply(gradients_MD: Tensor) -> None:
-            kept = shard.hold(local_M)
-            vectors.backward(gradients_MD)
-            shard.moved(local_M, kept)
+            shard.move(local_M, vectors, gradients_MD)
 
         return vectors.detach(), apply
 
@@ -108,9 +106,7 @@ class TorchRecEngine(Engine):
             gradients_BD = pad(gradients_BD, (0, 0, 0, 1))
             if size > 1:
                 gradients_BD = _exchange(gradients_BD.repeat(size, 1), [mine] * size, of_ranks)
-            kept = shard.hold(rows_M)
-            partial.backward(gradients_BD)
-            shard.moved(rows_M, kept)
+            shard.move(rows_M, partial, gradients_BD)
 
         return vectors[:-1], apply
 

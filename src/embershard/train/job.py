@@ -127,14 +127,9 @@ class JobSpec:
     def identity(self) -> dict[str, Any]:
         """What makes the curve of the losses, as JSON has it; a run can't go on with another."""
         data = {key: value for key, value in asdict(self.data).items() if not key.startswith("evaluate")}
-        told: dict[str, Any] = {
-            "model": self.model,
-            "model_options": self.model_options,
-            "batch": self.batch,
-            "seed": self.seed,
-        }
-        told["optimizer.kind"] = self.optimizer.kind
-        identity: dict[str, Any] = json.loads(json.dumps(told | {"data": data}, default=str))
+        told = {key: getattr(self, key) for key in ("model", "model_options", "batch", "seed")}
+        told |= {"data": data, "optimizer": {"kind": self.optimizer.kind}}
+        identity: dict[str, Any] = json.loads(json.dumps(told, default=str))
         return identity
 
     def publishing(self, given: Mapping[str, Any]) -> JobSpec:

@@ -93,7 +93,7 @@ class Trainer:
         """Learns of a batch; returns its mean loss over all ranks.
 
         Raises:
-            TrainingError: on every rank: the loss is no number. Nothing has moved.
+            TrainingError: on every rank: the loss, or a gradient of the layers, is no number. Nothing has moved.
         """
         # So that a job that is gone on with drops out alike; on other ranks other examples are.
         drawn = np.random.SeedSequence([self._seed, step, self._world.rank]).generate_state(1, np.uint64)
@@ -113,9 +113,9 @@ class Trainer:
             )
         # The layers get the mean of all ranks' gradients, and so do rows: so the sum is to be as many times as large.
         (losses_n.sum() * (self._world.size / max(count, 1))).backward()
+        self._check_gradients(step)
         self.tables.move()
         if self.optimizer is not None:
-            self._check_gradients(step)
             self.optimizer.step()
             self.optimizer.zero_grad()
         return float(total / max(count, 1))
