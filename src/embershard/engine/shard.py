@@ -132,7 +132,7 @@ class Shard:
         return len(local_M), frozen
 
     def move(self, local_M: Tensor, gathered: Tensor, gradients: Tensor) -> None:
-        """One step of the optimizer, by the gradients of what the kernel has gathered of these rows; frozen ones stay."""
+        """One step of the optimizer, by the gradients of what its kernel gathered of these rows; frozen ones stay."""
         kept = self._hold(local_M)
         gathered.backward(gradients)
         self._moved(local_M, kept)
