@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,12 +121,22 @@ def encode_answer(
     """
     pieces: list[bytes | memoryview] = []
     for number, (feature, rows_ND) in enumerate(zip(features, vectors, strict=True)):
-        told = {name: array.tobytes() for name, array in known[number].items()} if known else {}
-        head = pb.FeatureRows(feature=feature, rows=rows_ND.shape[0], dim=rows_ND.shape[1], **told).SerializeToString()
+        told = {name: array.tobytes() for name, array in known[number].items()} if known and known[number] else {}
         values = np.ascontiguousarray(rows_ND).data.cast("B") if rows_ND.size else b""
-        tail = _VALUES_TAG + _varint(len(values)) if len(values) else b""
-        pieces += [_FEATURES_TAG + _varint(len(head) + len(tail) + len(values)), head, tail, values]
+        if told:
+            pieces.append(_head_of_rows.__wrapped__(feature, *rows_ND.shape, len(values), **told))
+        else:
+            pieces.append(_head_of_rows(feature, *rows_ND.shape, len(values)))
+        pieces.append(values)
     return b"".join([*pieces, pb.LookupResponse(version=version).SerializeToString()])
+
+
+@lru_cache(maxsize=4096)
+def _head_of_rows(feature: str, rows: int, dim: int, size: int, **told: bytes) -> bytes:
+    """What precedes `size` bytes of values in an answer."""
+    head = pb.FeatureRows(feature=feature, rows=rows, dim=dim, **told).SerializeToString()
+    tail = _VALUES_TAG + _varint(size) if size else b""
+    return _FEATURES_TAG + _varint(len(head) + len(tail) + size) + head + tail
 
 
 def decode_answer(message: pb.LookupResponse, dtype: int) -> Rows:

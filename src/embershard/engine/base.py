@@ -126,7 +126,7 @@ class Engine(ABC):
 
     def gather(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
         """The rows of each matrix, {matrix: float32 [M, D]}."""
-        return self._each(rows, active, lambda group, physical_M: self._gather(group, physical_M)[:, : group.dim])
+        return self._each(rows, active, self._gathered)
 
     def books(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
         """What is known of each row, {matrix: int32 [M, 3]}: updates, sightings, and whether it is frozen."""
@@ -233,12 +233,19 @@ class Engine(ABC):
         answers: dict[str, Tensor] = {}
         for group in self._active(active):
             physical_M, names, counts = group.physical(rows)
-            pieces = answer(group, physical_M.to(self.world.device)).split(counts)
-            answers.update(zip(names, pieces, strict=True))
+            answered = answer(group, physical_M.to(self.world.device))
+            if len(names) == 1:
+                answers[names[0]] = answered
+            else:
+                answers.update(zip(names, answered.split_with_sizes(counts), strict=True))
         return answers
 
+    def _gathered(self, group: Group, physical_M: Tensor) -> Tensor:
+        vectors_MD = self._gather(group, physical_M)
+        return vectors_MD if group.dim == group.kernel_dim else vectors_MD[:, : group.dim]
+
     def _active(self, matrices: Collection[str]) -> list[Group]:
-        return [group for group in self.groups if any(matrix in matrices for matrix in group.slots)]
+        return [group for group in self.groups if not group.slots.keys().isdisjoint(matrices)]
 
 
 def _stacked(vectors: Mapping[str, Tensor], names: list[str], dim: int) -> Tensor:
