@@ -48,12 +48,12 @@ def check_there() -> None:
 
 def versions() -> dict[str, str]:
     """Of peers, and of the libraries that ask them."""
+    programs = [program for name, program in PROGRAMS.items() if name not in left_out()]
     told = {
-        name: subprocess.run([PROGRAMS[name], "--version"], capture_output=True, text=True, check=True).stdout.strip()
-        for name in PROGRAMS
-        if name not in left_out()
+        program: subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+        for program in programs
     }
-    return told | {name: version(name) for name in ("hiredis", "redis", "pymemcache", "grpcio", "protobuf")}
+    return told | {f"{name} (Python)": version(name) for name in ("hiredis", "redis", "pymemcache")}
 
 
 @contextmanager
