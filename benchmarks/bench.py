@@ -34,8 +34,8 @@ SECTIONS: Final = (
     "quantised",
 )
 """Modules with `measure(*, quick: bool) -> Outcome`, in the order of the report."""
-PEERED: Final = frozenset({"bench_serving", "bench_features"})
-"""Those that need other servers."""
+PEERS: Final = {"bench_serving": ("redis", "memcached"), "bench_features": ("redis",)}
+"""Other servers that sections need; told before anything that takes minutes."""
 RESULTS: Final = Path(__file__).parent / "results"
 
 
@@ -84,11 +84,11 @@ def main() -> int:
     modules = options.sections.split(",")
     if unknown := {*modules} - {*SECTIONS}:
         parser.error(f"there is no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
-    if PEERED & {*modules}:
+    if needed := {name for module in modules for name in PEERS.get(module, ())}:
         from peers import WITHOUT, check_there
 
         os.environ[WITHOUT] = ",".join(options.without)
-        check_there()
+        check_there(*sorted(needed))
     folder = RESULTS / "quick" if options.quick else RESULTS
     failed = run(modules, folder, options.quick)
     print(f"{folder / 'bench.md'} has what was found", file=sys.stderr)

@@ -30,6 +30,7 @@ FEATURES: Final = tuple(f"f{number:02}" for number in range(26))
 DIMS: Final = dict(zip(FEATURES, islice(cycle((4, 8, 16, 32, 64, 128)), 26), strict=True))
 EXAMPLES: Final = (1, 512)
 """Of a request: ids of each feature."""
+CALLERS: Final = (ONE, FOUR_THREADS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +49,7 @@ QUICK: Final = Setup(rows=10_000, plan=Plan(rounds=2, slice_s=0.05))
 
 def measure(*, quick: bool) -> Outcome:
     """Starts both servers, fills Redis, and has clients of their own ask them."""
-    check_there()
+    check_there("redis")
     setup = QUICK if quick else FULL
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -57,14 +58,15 @@ def measure(*, quick: bool) -> Outcome:
         clients = stack.enter_context(started(connects, 1))
         matches = [
             measured(contestants, clients, Ids(shape=(26, examples), rows=setup.rows), callers, setup.plan)
-            for callers in (ONE, FOUR_THREADS)
+            for callers in CALLERS
             for examples in EXAMPLES
         ]
     configuration = {
         **asdict(setup),
+        "callers": [asdict(callers) for callers in CALLERS],
         "dims": DIMS,
         "examples": EXAMPLES,
-        "versions": versions(),
+        "versions": versions("redis"),
         "left_out": left_out(),
     }
     return Outcome(

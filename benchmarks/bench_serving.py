@@ -67,7 +67,7 @@ QUICK: Final = Setup(rows=100_000, plan=Plan(rounds=2, slice_s=0.05), callers=(O
 
 def measure(*, quick: bool) -> Outcome:
     """Starts all servers, fills them, and has clients of their own ask them."""
-    check_there()
+    check_there("redis", "memcached")
     setup = QUICK if quick else FULL
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -89,7 +89,7 @@ def measure(*, quick: bool) -> Outcome:
             "sizes": SIZES,
             "zipf": ZIPF,
             "seed": Ids(shape=(), rows=0).seed,
-            "versions": versions(),
+            "versions": versions("redis", "memcached"),
             "left_out": left_out(),
         },
         tables=[

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,8 @@ import psutil
 from numpy.typing import NDArray
 from our_clients import Ask, Connect
 
+END_S: Final = 5.0
+"""Longest that a client process may take to end."""
 POOL: Final = 2**20
 """Ids that are drawn for each size; requests take them in turns, so that caches don't learn them."""
 
@@ -110,10 +113,17 @@ def started(contestants: Mapping[str, Connect], processes: int) -> Iterator[Clie
             process = context.Process(target=_obey, args=(theirs, dict(contestants)), daemon=True)
             process.start()
             theirs.close()
-            stack.callback(process.join)
+            stack.callback(_end, process)
             stack.callback(pipe.close)
             pipes.append(pipe)
         yield Clients(pipes)
+
+
+def _end(process: BaseProcess) -> None:
+    """Once its pipe is closed; a client whose server has died may hang in gRPC for ever."""
+    process.join(END_S)
+    process.kill()
+    process.join()
 
 
 def _obey(pipe: Any, contestants: dict[str, Connect]) -> None:

@@ -49,8 +49,10 @@ def client_stream(target: str, features: Sequence[str]) -> Iterator[Ask]:
             requests.put(_named(features, ids))
             return next(answers)
 
-        yield ask
-        requests.put(None)
+        try:
+            yield ask
+        finally:
+            requests.put(None)
 
 
 @contextmanager
@@ -73,8 +75,10 @@ def raw_stream(target: str, features: Sequence[str]) -> Iterator[Ask]:
             requests.put(encoded(features, ids))
             return _decoded(next(answers))
 
-        yield ask
-        requests.put(None)
+        try:
+            yield ask
+        finally:
+            requests.put(None)
 
 
 OURS: Final = {UNARY: client_unary, STREAM: client_stream, RAW_UNARY: raw_unary, RAW_STREAM: raw_stream}

@@ -20,7 +20,7 @@ import pymemcache
 import redis
 from numpy.typing import NDArray
 from our_clients import FEATURE, Answer, Ask, Ids
-from peers import Connection, framed, octets
+from resp import Connection, framed, octets
 
 LOADED: Final = 2_000
 """Rows that a peer is given at once."""
