@@ -24,7 +24,7 @@ BENCH := $(VENV)/bench-$(BACKEND)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 LOCKS := requirements/$(BACKEND).lock requirements/torchrec.lock
 
-.PHONY: help serve demo train test test-slow quality bench-training bench-training-quality bench-vocabulary bench-overload bench-durability bench-publish torture fuzz check format generate proto-release clean
+.PHONY: help serve demo train test test-slow quality bench bench-quick bench-training bench-training-quality bench-vocabulary bench-overload bench-durability bench-publish torture fuzz check format generate proto-release clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -48,6 +48,12 @@ test-slow: $(DEV) ## run the tests that take gigabytes or long
 
 quality: $(BENCH) ## what compact tables cost a model, on real data: hours the first time, kept in .data/
 	$(BIN)/python benchmarks/quality.py
+
+bench: $(BENCH) ## every speed side by side with peers, real ones: apt-get install redis-server memcached
+	$(BIN)/python benchmarks/bench.py
+
+bench-quick: $(BENCH) ## a little of each, in two minutes, to see that it works
+	$(BIN)/python benchmarks/bench.py --quick
 
 bench-training: $(BENCH) ## examples a second, beside TorchRec and PyTorch without our layer
 	$(BIN)/python benchmarks/training.py
