@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
+
 from embershard.errors import EmbershardError, Unavailable
 from embershard.loadtest.arrivals import arrivals, updates_among
 from embershard.loadtest.lanes import Lane, Lanes
@@ -42,6 +43,8 @@ now: Final = time.monotonic
 class Progress:
     """What there is to tell while it runs."""
 
+    seconds: float
+    """Measured so far; less than 0 while it warms up."""
     asked: int
     """Requests so far."""
     answered: int
@@ -122,6 +125,7 @@ class Run:
         tallies = self._tallies.values()
         answered = sum(tally.outcomes[ANSWERED] for tally in tallies)
         return Progress(
+            seconds=now() - self._origin,
             asked=sum(tally.asked for tally in tallies),
             answered=answered,
             ended=sum(tally.outcomes.total() for tally in tallies) - answered,

@@ -26,6 +26,8 @@ _OPTIONS: Final = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
+_BROKEN: Final = "Internal error from Core"
+"""What gRPC says, as INTERNAL, where it can't write."""
 _METHODS: Final = {LOOKUP: "Lookup", UPDATE: "Update"}
 
 
@@ -63,14 +65,18 @@ class _Stream:
         self._method, self._timeout_s, self._stream = method, timeout_s, None
 
     async def call(self, request: bytes) -> bytes:
-        stream: Any = self._stream or self._method()
+        stream: Any = self._stream
+        if stream is None or stream.done():
+            stream = self._method()
         self._stream = None  # until the answer is there: whatever happens, the next one begins anew
         try:
             async with asyncio.timeout(self._timeout_s):
                 await stream.write(request)
                 answer = await stream.read()
-        except BaseException:
+        except BaseException as error:
             stream.cancel()
+            if isinstance(error, grpc.aio.AioRpcError) and error.details() == _BROKEN:
+                raise Unavailable("the stream has ended while it was written to; gRPC doesn't tell why") from error
             raise
         if answer is grpc.aio.EOF:
             raise Unavailable("the service has ended the stream without an answer")

@@ -69,6 +69,8 @@ class Plan:
     """The exponent of Zipf's law; 0: all ids are as frequent."""
     replay: tuple[Ready, ...] = ()
     """Lookups to send in turn, in place of drawn ones."""
+    replay_file: str = ""
+    """Where these are from."""
     updates: float = 0.0
     """The share of requests that are updates."""
     stream: bool = False
@@ -127,7 +129,7 @@ class Load:
                 f"{self.seconds:g} seconds after {self.warmup_s:g} of warm-up: measure for {SHORTEST_S:g} to "
                 f"{LONGEST_S:,.0f}, after 0 or more"
             )
-        if self.rate is not None and not (0 < self.rate and math.isfinite(self.rate)):
+        if self.rate is not None and not (self.rate > 0 and math.isfinite(self.rate)):
             raise InvalidInput(f"a rate of {self.rate:g} requests a second; give more than 0")
         if self.rate is not None and self.rate * self.whole_s > MOST_REQUESTS:
             raise InvalidInput(
@@ -178,9 +180,7 @@ def shares(total: int, parts: int) -> list[int]:
 def check_limits(plan: Plan, limits: pb.Limits) -> None:
     """Raises InvalidInput where the service takes no requests of this size."""
     ids = sum(_ids(plan))
-    numbers = sum(
-        feature.numbers_per_id * count for feature, count in zip(plan.features, _ids(plan), strict=True)
-    )
+    numbers = sum(feature.numbers_per_id * count for feature, count in zip(plan.features, _ids(plan), strict=True))
     for what, asked, most in (("ids", ids, limits.ids_per_request), ("numbers", numbers, limits.numbers_per_request)):
         if most and asked > most:
             raise InvalidInput(f"a request would have {asked:,} {what}; the service takes {most:,}: lower the ids")
