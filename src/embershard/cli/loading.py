@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PACKAGES: Final = {"hdrhistogram": "hdrh", "matplotlib": "matplotlib", "tqdm": "tqdm"}
 """{distribution: module} that load tests need beyond the client."""
 IDS, BAG, ZIPF = 512, 10, 1.05
+IN_FLIGHT, STREAMS = 1000, 128
 FIRST_RATE: Final = 100.0
 _OF_DRAWN: Final = ("features", "ids", "bag", "zipf", "id_space")
 
@@ -104,7 +105,7 @@ def _plan(options: Namespace, description: pb.DescribeResponse) -> Plan:
         dtype=options.dtype,
         processes=options.processes,
         connections=options.connections,
-        in_flight=options.in_flight,
+        in_flight=options.in_flight or max(STREAMS if options.stream else IN_FLIGHT, options.callers or 0),
         timeout_s=options.timeout,
         seed=options.seed,
     )

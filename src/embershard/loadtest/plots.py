@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from embershard.loadtest.tally import decoded
 
@@ -96,9 +97,7 @@ def ramp(told: Mapping[str, Any]) -> str:
         p99 = [max(numbers["p99"] or 0 for numbers in step["latency_ms"].values()) for step in steps]
         axes.scatter([step["rate"] for step in steps], p99, color=color, marker=marker, label=label, zorder=3)
     axes.axhline(told["ramp"]["p99_ms"], color=_EARLIER, linestyle="--", label="budget")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.xaxis.set_minor_formatter("")
+    _logarithmic(axes, "x")
     _scaled(axes)
     return _svg(figure, axes)
 
@@ -127,19 +126,27 @@ def _axes(x: str, y: str) -> tuple[Figure, Any]:
 
 
 def _scaled(axes: Any) -> None:
-    """Numbers as people write them; logarithmic where one scale can't show all."""
+    """From zero; logarithmic where that can't show all."""
     low, high = axes.dataLim.y0, axes.dataLim.y1
     if 0 < low < high / 10:
-        axes.set_yscale("log")
-        axes.yaxis.set_minor_formatter("")
+        _logarithmic(axes, "y")
     else:
         axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter("{x:,g}")
+
+
+def _logarithmic(axes: Any, name: str) -> None:
+    """With numbers as people write them, and enough of these."""
+    axes.set(**{f"{name}scale": "log"})
+    axis = getattr(axes, f"{name}axis")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter("")
 
 
 def _svg(figure: Figure, axes: Any) -> str:
     with matplotlib.rc_context(_STYLE):
-        axes.legend(loc="best", fontsize=9)
+        if axes.get_legend_handles_labels()[0]:  # there is none where nothing was measured
+            axes.legend(loc="best", fontsize=9)
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None})
     text = written.getvalue()
