@@ -39,12 +39,14 @@ def loadtest(options: Namespace) -> Answer:
     need_packages("embershard loadtest", PACKAGES, "loadtest", server=False)
     from embershard.loadtest import comparison, report
     from embershard.loadtest.fleet import Fleet
+    from embershard.loadtest.plan import check_callers
 
     load = _load(options)
     earlier = comparison.read(options.compare) if options.compare else None
     with Client(options.target, timeout_s=options.timeout) as client:
         description = client.describe()
     plan = _plan(options, description)
+    check_callers(plan, load)
     began = datetime.now(UTC).isoformat(timespec="seconds")
     with Fleet(plan) as fleet:
         measured, ramp = _ramp(fleet, load, options.p99_ms) if options.ramp else (_run(fleet, load), None)

@@ -11,7 +11,7 @@ from multiprocessing import connection, get_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from embershard.errors import InternalError, InvalidInput
+from embershard.errors import InternalError
 from embershard.loadtest import generator
 from embershard.loadtest.generator import Finished, Progress
 from embershard.loadtest.tally import Tally
@@ -80,14 +80,8 @@ class Fleet:
         Ctrl-C ends it early, with what there is by then; a second one, or one before it begins, ends all.
 
         Raises:
-            InvalidInput: there are fewer callers than processes, or more than may be in flight.
             InternalError: an answer isn't what was asked for, or a process has died.
         """
-        if load.callers is not None and not self._plan.processes <= load.callers <= self._plan.in_flight:
-            raise InvalidInput(
-                f"{load.callers:,} callers: give {self._plan.processes:,} (one a process) to {self._plan.in_flight:,} "
-                "(that many may be in flight)"
-            )
         self._tell(load)
         self._hear(str, STARTING_S)
         self._tell(time.monotonic() + LEAD_S)
@@ -175,9 +169,9 @@ class Fleet:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Processes that are started here don't get the Ctrl-C that is meant for this one."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Processes that are started here ignore the Ctrl-C that is meant for this one, as they do what it tells them."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)

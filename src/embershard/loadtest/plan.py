@@ -10,7 +10,7 @@ from embershard.errors import InvalidInput
 from embershard.v1 import embershard_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 LOOKUP: Final = "lookup"
 UPDATE: Final = "update"
@@ -179,12 +179,24 @@ def shares(total: int, parts: int) -> list[int]:
 
 def check_limits(plan: Plan, limits: pb.Limits) -> None:
     """Raises InvalidInput where the service takes no requests of this size."""
-    ids = sum(_ids(plan))
-    numbers = sum(feature.numbers_per_id * count for feature, count in zip(plan.features, _ids(plan), strict=True))
-    for what, asked, most in (("ids", ids, limits.ids_per_request), ("numbers", numbers, limits.numbers_per_request)):
+    if plan.replay:
+        return
+    numbers = sum(
+        feature.numbers_per_id * count
+        for feature, count in zip(plan.features, shares(plan.ids, len(plan.features)), strict=True)
+    )
+    for what, asked, most in (
+        ("ids", plan.ids, limits.ids_per_request),
+        ("numbers", numbers, limits.numbers_per_request),
+    ):
         if most and asked > most:
             raise InvalidInput(f"a request would have {asked:,} {what}; the service takes {most:,}: lower the ids")
 
 
-def _ids(plan: Plan) -> Iterable[int]:
-    return [] if plan.replay else shares(plan.ids, len(plan.features))
+def check_callers(plan: Plan, load: Load) -> None:
+    """Raises InvalidInput where a process would have no caller, or callers would wait for each other."""
+    if load.callers is not None and not plan.processes <= load.callers <= plan.in_flight:
+        raise InvalidInput(
+            f"{load.callers:,} callers: give {plan.processes:,} (one a process) to {plan.in_flight:,} (that many may "
+            "be in flight)"
+        )
