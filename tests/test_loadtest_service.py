@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -21,13 +22,14 @@ from support.fake_service import DESCRIPTION, FakeService
 from support.service import Service
 
 from embershard import Client
+from embershard.cli.loading import live
 from embershard.errors import InternalError
 from embershard.loadtest.arrivals import arrivals
-from embershard.loadtest.generator import Run, now
+from embershard.loadtest.generator import Progress, Run, now
 from embershard.loadtest.lanes import Lanes
 from embershard.loadtest.plan import LOOKUP, Load, Plan, features_of
 from embershard.loadtest.pool import pools
-from embershard.loadtest.tally import Tally, milliseconds
+from embershard.loadtest.tally import Tally, add, encoded, milliseconds, new_histogram
 
 CONFIG = """
 collection = { name = "shop" }
@@ -139,7 +141,7 @@ def test_a_service_that_hangs_ends_no_later_and_is_told(stream: bool) -> None:
         over.set()
     assert tally.asked == tally.outcomes.total() == len(arrivals(300, 0.5, seed=0))
     assert tally.outcomes.keys() == {"deadline_passed", "never_sent"}
-    assert 5 <= tally.outcomes["deadline_passed"] <= 20
+    assert 1 <= tally.outcomes["deadline_passed"] <= 15  # on each of five lanes three at most
     assert tally.latency.get_total_count() == tally.asked  # as long as each had waited
     assert tally.held > 0
 
@@ -219,6 +221,27 @@ def test_a_real_service_answers_all_kinds_of_ids_by_calls_and_by_streams(tmp_pat
         assert again["result"]["calls"]["lookup"]["answered"] > 0
         assert {text.partition(":")[0] for text in again["comparison"]["differences"]} >= {"loop", "stream", "dtype"}
         assert report.read_text().startswith("<!doctype html>")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_a_line_on_a_terminal_and_nothing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    latency = new_histogram()
+    add(latency, 0.02)
+    part = Progress(seconds=2.0, asked=200, answered=190, ended=3, latency=(encoded(latency),))
+    for stderr, shown in (
+        (Terminal(), "4/12 s, asked 200/s, answered 190/s, p50 20.0 ms, p99 20.0 ms, not answered 6"),
+        (io.StringIO(), ""),
+    ):
+        monkeypatch.setattr("sys.stderr", stderr)
+        with live(Load(seconds=10, warmup_s=2, rate=200)) as told:
+            told([replace(part, seconds=-1.0)])
+            told([part, part])
+        assert shown in stderr.getvalue()
+        assert bool(shown) == bool(stderr.getvalue())
 
 
 @pytest.fixture(scope="module")

@@ -102,7 +102,9 @@ def test_training_and_serving_never_import_each_other() -> None:
         assert found == []
 
 
-@pytest.mark.parametrize("module", ["embershard", "embershard.client", "embershard.codec", "embershard.cli"])
+@pytest.mark.parametrize(
+    "module", ["embershard", "embershard.client", "embershard.codec", "embershard.cli", "embershard.loadtest.fleet"]
+)
 def test_the_client_is_light(module: str) -> None:
     heavy = "torch", "torchrec", "fbgemm_gpu", "pydantic", "xxhash", "psutil", "safetensors", "tqdm"
     program = f"import {module}, sys; print([name for name in {heavy} if name in sys.modules])"

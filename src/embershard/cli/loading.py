@@ -39,12 +39,12 @@ def loadtest(options: Namespace) -> Answer:
     need_packages("embershard loadtest", PACKAGES, "loadtest", server=False)
     from embershard.loadtest import comparison, report
     from embershard.loadtest.fleet import Fleet
-    from embershard.loadtest.plan import check_callers
+    from embershard.loadtest.plan import CONNECTING_S, check_callers
 
     load = _load(options)
     earlier = comparison.read(options.compare) if options.compare else None
     with Client(options.target, timeout_s=options.timeout) as client:
-        description = client.describe()
+        description = client.describe(timeout_s=max(options.timeout, CONNECTING_S))
     plan = _plan(options, description)
     check_callers(plan, load)
     began = datetime.now(UTC).isoformat(timespec="seconds")
@@ -116,7 +116,7 @@ def _plan(options: Namespace, description: pb.DescribeResponse) -> Plan:
 
 
 def _run(fleet: Fleet, load: Load) -> Measured:
-    with _live(load) as told:
+    with live(load) as told:
         return fleet.run(load, told)
 
 
@@ -138,7 +138,7 @@ def _ramp(fleet: Fleet, load: Load, p99_ms: float) -> tuple[Measured, dict[str, 
 
     interrupted = False
     try:
-        search(passes, load.rate or FIRST_RATE, MOST_REQUESTS / load.whole_s)
+        search(passes, load.rate or FIRST_RATE, 0.99 * MOST_REQUESTS / load.whole_s)
     except KeyboardInterrupt:
         if not steps:
             raise
@@ -151,7 +151,7 @@ def _ramp(fleet: Fleet, load: Load, p99_ms: float) -> tuple[Measured, dict[str, 
 
 
 @contextmanager
-def _live(load: Load) -> Iterator[Callable[[Sequence[Progress]], None]]:
+def live(load: Load) -> Iterator[Callable[[Sequence[Progress]], None]]:
     """A line on a terminal, renewed each second."""
     from tqdm import tqdm
 
@@ -165,12 +165,12 @@ def _live(load: Load) -> Iterator[Callable[[Sequence[Progress]], None]]:
             if bar.disable:
                 return
             measured_s, latency = parts[0].seconds, new_histogram()
-            for text in chain.from_iterable(part.latency for part in parts):
-                latency.decode_and_add(text)
-            bar.n = min(max(load.warmup_s + measured_s, bar.n + 1 if measured_s <= 0 else 0), load.whole_s)
-            if measured_s <= 0:
+            bar.n = min(load.warmup_s + measured_s, load.whole_s)
+            if measured_s < 0.1:
                 bar.set_postfix_str("warm-up")
                 return
+            for text in chain.from_iterable(part.latency for part in parts):
+                latency.decode_and_add(text)
             asked, answered = (sum(getattr(part, name) for part in parts) for name in ("asked", "answered"))
             p50, p99 = milliseconds(latency, 50) or 0, milliseconds(latency, 99) or 0
             bar.set_postfix_str(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from embershard.errors import InternalError
 from embershard.loadtest import generator
 from embershard.loadtest.generator import Finished, Progress
+from embershard.loadtest.plan import CONNECTING_S
 from embershard.loadtest.tally import Tally
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ STARTING_S: Final = 60.0
 SLACK_S: Final = 15.0
 """Beyond the time by which a process must have ended."""
 STOPPING_S: Final = 2.0
+_VERBOSITY: Final = "GRPC_VERBOSITY"
 
 _Said = TypeVar("_Said")
 
@@ -63,7 +66,7 @@ class Fleet:
         try:
             for number in range(self._plan.processes):
                 self._start(number)
-            self._hear(str, self._plan.timeout_s + STARTING_S)
+            self._hear(str, CONNECTING_S + STARTING_S)
         except BaseException:
             self.close()
             raise
@@ -117,7 +120,7 @@ class Fleet:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=generator.main, args=(theirs, self._plan, number), daemon=True)
-        with _without_interrupts():
+        with _quietly():
             process.start()
         theirs.close()
         self._pipes.append(ours)
@@ -168,10 +171,14 @@ class Fleet:
 
 
 @contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Processes that are started here ignore the Ctrl-C that is meant for this one, as they do what it tells them."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _quietly() -> Iterator[None]:
+    """Processes that are started here ignore the Ctrl-C that is meant for this one, as they do what it tells them; and
+    their gRPC, which reads its environment once, has nothing to add to how requests end."""
+    handler, verbosity = signal.signal(signal.SIGINT, signal.SIG_IGN), os.environ.get(_VERBOSITY)
+    os.environ.setdefault(_VERBOSITY, "NONE")
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
+        if verbosity is None:
+            del os.environ[_VERBOSITY]

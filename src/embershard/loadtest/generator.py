@@ -87,11 +87,10 @@ class Run:
             self._updates = updates_among(2**16, plan.updates, plan.seed + number).tolist()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
-        self._failure: EmbershardError | None = None
+        self._failure: BaseException | None = None
 
-    def stop(self, failure: EmbershardError | None = None) -> None:
-        """Sends nothing more, and ends soon; with an error, if there is one."""
-        self._failure = self._failure or failure
+    def stop(self) -> None:
+        """Sends nothing more, and ends soon."""
         self._stopping.set()
 
     async def run(self, start: float) -> Finished:
@@ -103,14 +102,14 @@ class Run:
         self._origin, self._end = start + self._load.warmup_s, start + self._load.whole_s
         cpu = [time.process_time()]
         asyncio.get_running_loop().call_at(self._origin, lambda: cpu.append(time.process_time()))
-        pacing = asyncio.create_task(self._open(start) if self._load.rate is not None else self._closed(start))
+        pacing = self._spawn(self._open(start) if self._load.rate is not None else self._closed(start))
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait({pacing, stopping}, return_when=asyncio.FIRST_COMPLETED)
         self._end = min(self._end, max(now(), self._origin)) if self._stopping.is_set() else self._end
         used_s = time.process_time() - cpu[-1]
         for task in (pacing, stopping):
             task.cancel()
-        await asyncio.gather(pacing, stopping, return_exceptions=True)
+        await asyncio.wait({pacing, stopping})
         for tally in self._tallies.values():
             tally.seconds = self._end - self._origin
         self._give_up(start)
@@ -118,7 +117,8 @@ class Run:
         if self._failure:
             raise self._failure
         told = {kind: tally.document() for kind, tally in self._tallies.items()}
-        return Finished(tallies=told, cpu=used_s / max(self._end - self._origin, 1e-9))
+        measured_s = self._end - self._origin
+        return Finished(tallies=told, cpu=used_s / measured_s if measured_s else 0.0)
 
     def progress(self) -> Progress:
         """What there is to tell by now."""
@@ -189,10 +189,7 @@ class Run:
                     tally.answer(times[0], sent - self._origin, times[1], request.rows, len(answer))
         if answer is not None and self._unchecked[kind]:
             self._unchecked[kind] -= 1
-            try:
-                check_answer(kind, request.data, answer, self._plan.features)
-            except EmbershardError as error:
-                self.stop(error)
+            check_answer(kind, request.data, answer, self._plan.features)
 
     def _give_up(self, start: float) -> None:
         """What was due, and was never sent."""
@@ -211,12 +208,21 @@ class Run:
             await asyncio.wait(self._tasks, timeout=GRACE_S if self._stopping.is_set() else self._plan.timeout_s + 1)
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What no request may end with ends the run."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._failure = self._failure or error
+            self._stopping.set()
 
 
 def main(pipe: Connection, plan: Plan, number: int) -> None:

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from embershard.errors import Unavailable
-from embershard.loadtest.plan import LOOKUP, UPDATE
+from embershard.loadtest.plan import CONNECTING_S, LOOKUP, UPDATE
 
 if TYPE_CHECKING:
     from embershard.loadtest.plan import Plan
@@ -101,11 +101,11 @@ class Lanes:
             grpc.aio.insecure_channel(self._plan.target, options=_OPTIONS) for _ in range(self._plan.connections)
         ]
         try:
-            async with asyncio.timeout(self._plan.timeout_s):
+            async with asyncio.timeout(CONNECTING_S):
                 await asyncio.gather(*(channel.channel_ready() for channel in self._channels))
         except TimeoutError as error:
             await self.__aexit__()
-            raise Unavailable(f"{self._plan.target}: no connection within {self._plan.timeout_s:g} s") from error
+            raise Unavailable(f"{self._plan.target}: no connection within {CONNECTING_S:g} s") from error
         return self
 
     async def __aexit__(self, *_: object) -> None:

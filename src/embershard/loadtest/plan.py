@@ -18,6 +18,8 @@ SPACE_ROWS: Final = 10
 """Ids of a hashed or vocabulary table are drawn from so many times its rows, unless told otherwise."""
 MOST_REQUESTS: Final = 20_000_000
 """Of one run: when each is due is in memory."""
+CONNECTING_S: Final = 10.0
+"""To be connected, and told what is served, however short the deadline of requests is."""
 SHORTEST_S: Final = 0.1
 LONGEST_S: Final = 86_400.0
 

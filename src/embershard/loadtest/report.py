@@ -155,10 +155,7 @@ def warnings(measured: Measured, plan: Plan) -> list[str]:
         if cpu > BUSY:
             told.append(f"client process {number} used {cpu:.0%} of a core, and may be the limit: use more --processes")
     if client_was_late(measured):
-        told.append(
-            "the client itself sent late (see there): the latency from when requests were sent tells more of the "
-            "service; use a machine of its own for the client, or more --processes"
-        )
+        told.append("the client itself sent late: trust what counts from when sent, and give it a machine of its own")
     if held := sum(tally.held for tally in measured.tallies.values()):
         told.append(f"{held:,} requests waited in the client, as {plan.in_flight:,} were in flight (--in-flight)")
     return told
