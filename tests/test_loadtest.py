@@ -111,7 +111,7 @@ def test_without_skew_all_ids_are_as_frequent() -> None:
     assert abs(counts.var() / counts.mean() - 1) < 5 * np.sqrt(2 / ITEM.space)
 
 
-@given(space=st.integers(1, 2**60), exponent=st.floats(0, 4))
+@given(space=st.integers(1, 2**62), exponent=st.floats(0, 4))
 def test_ids_stay_within_their_space(space: int, exponent: float) -> None:
     feature = Feature(name="a", dim=1, pooled=False, direct=False, space=space, numbers_per_id=1)
     ids_N = drawn_ids(feature, 20, plan(zipf=exponent), np.random.default_rng(1))

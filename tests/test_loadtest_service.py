@@ -47,6 +47,7 @@ ERRORS = [  # flags, a part of the message
     ("--rate 10 --seconds 0", "0 seconds after 2 of warm-up"),
     ("--rate 10 --features item,shoe", "unknown feature 'shoe'; the collection has item"),
     ("--rate 10 --ids 1001", "a request would have 1,001 ids; the service takes 1,000"),
+    ("--rate 10 --id-space 9999999999999999999", "an id space of 9,999,999,999,999,999,999 is too large"),
     ("--rate 10 --updates 2", "give a share from 0 to 1"),
     ("--rate 10 --replay nowhere.jsonl", "nowhere.jsonl: can't be read: No such file"),
     ("--rate 10 --replay /dev/null", "/dev/null: is empty; give a request a line"),
@@ -129,6 +130,8 @@ def test_every_request_is_accounted_for_by_how_it_ended(stream: bool) -> None:
         lookups = service.lookups
     assert tally.asked == tally.outcomes.total() == lookups == len(arrivals(200, 1, seed=0))
     assert (tally.outcomes["refused"], tally.outcomes["INVALID_ARGUMENT"]) == tuple(seen.values())
+    assert tally.messages.keys() == {"refused", "INVALID_ARGUMENT"}
+    assert "as the test says" in tally.messages["refused"]
     assert tally.latency.get_total_count() == tally.outcomes["answered"] == tally.service.get_total_count()
 
 

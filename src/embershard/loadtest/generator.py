@@ -6,6 +6,7 @@ import asyncio
 import gc
 import selectors
 import time
+from bisect import bisect
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ GRACE_S: Final = 1.0
 CHECKED: Final = 8
 """The first answers of each kind, which are parsed; of all others bytes are counted."""
 PROGRESS_S: Final = 1.0
+_KINDS: Final = 2**16
+"""Requests of a closed loop, after which it is decided anew in the same way which are updates."""
 READY: Final = "ready"
 STOP: Final = "stop"
 now: Final = time.monotonic
@@ -46,7 +49,7 @@ class Progress:
     seconds: float
     """Measured so far; less than 0 while it warms up."""
     asked: int
-    """Requests so far."""
+    """Requests that have fallen due so far."""
     answered: int
     """Of these."""
     ended: int
@@ -84,7 +87,7 @@ class Run:
             self._times = times_N[mine].tolist()
             self._updates = updates_N[mine].tolist()
         else:
-            self._updates = updates_among(2**16, plan.updates, plan.seed + number).tolist()
+            self._kinds = cycle(updates_among(_KINDS, plan.updates, plan.seed + number).tolist())
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
@@ -124,9 +127,11 @@ class Run:
         """What there is to tell by now."""
         tallies = self._tallies.values()
         answered = sum(tally.outcomes[ANSWERED] for tally in tallies)
+        seconds = now() - self._origin
+        due = [bisect(self._times, self._load.warmup_s + after) for after in (0, max(seconds, 0))]
         return Progress(
-            seconds=now() - self._origin,
-            asked=sum(tally.asked for tally in tallies),
+            seconds=seconds,
+            asked=due[1] - due[0] if self._times else sum(tally.asked for tally in tallies),
             answered=answered,
             ended=sum(tally.outcomes.total() for tally in tallies) - answered,
             latency=tuple(encoded(tally.latency) for tally in tallies),
@@ -152,39 +157,39 @@ class Run:
 
     async def _closed(self, start: float) -> None:
         """Callers who ask again once they were answered."""
-        for number in range(self._callers):
-            self._spawn(self._call_again(start, number))
+        for _ in range(self._callers):
+            self._spawn(self._call_again(start))
         await asyncio.sleep(self._end - now())
 
-    async def _call_again(self, start: float, number: int) -> None:
+    async def _call_again(self, start: float) -> None:
         await asyncio.sleep(start - now())
-        kinds = cycle(self._updates[number:] + self._updates[:number])
         while not self._stopping.is_set() and (due := now()) < self._end:
-            kind = UPDATE if next(kinds) else LOOKUP
+            kind = UPDATE if next(self._kinds) else LOOKUP
             while (lane := self._lanes.take(kind)) is None:
                 await self._lanes.wait()
             await self._one(kind, lane, due)
 
     async def _one(self, kind: str, lane: Lane, due: float) -> None:
         """One request, and what becomes of it."""
-        request, sent, outcome, answer = next(self._pools[kind]), now(), CUT_OFF, None
+        request, sent, outcome, answer, message = next(self._pools[kind]), now(), CUT_OFF, None, ""
+        tally, counted = self._tallies[kind], due >= self._origin
+        if counted:
+            tally.ask(due - self._origin)
         try:
             answer = await lane.call(request.data)
         except TimeoutError:
             outcome = DEADLINE_PASSED
         except grpc.aio.AioRpcError as error:
             refused = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            outcome = REFUSED if refused else error.code().name
-        except Unavailable:
-            outcome = "UNAVAILABLE"
+            outcome, message = REFUSED if refused else error.code().name, error.details() or ""
+        except Unavailable as error:
+            outcome, message = "UNAVAILABLE", str(error)
         finally:  # also of what is cut off
             self._lanes.give_back(kind, lane)
-            if due >= self._origin:
+            if counted:
                 times = due - self._origin, now() - self._origin
-                tally = self._tallies[kind]
-                tally.ask(times[0])
                 if answer is None:
-                    tally.end(outcome, *times)
+                    tally.end(outcome, *times, message)
                 else:
                     tally.answer(times[0], sent - self._origin, times[1], request.rows, len(answer))
         if answer is not None and self._unchecked[kind]:

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from embershard.loadtest import plots
-from embershard.loadtest.report import latencies, outcomes, seconds_of, shown, title
+from embershard.loadtest.report import latencies, messages, outcomes, seconds_of, shown, title
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,6 +68,7 @@ def _numbers(told: Mapping[str, Any]) -> Iterator[str]:
     yield _table(("ms", "p50", "p90", "p99", "p99.9", "max"), rows)
     for kind, calls in whole["calls"].items():
         yield f"<p>{kind}s: {escape(outcomes(calls))}</p>"
+        yield from (f'<p class="quiet">{escape(message)}</p>' for message in messages(calls))
     cpus = ", ".join(f"{cpu:.0%}" for cpu in whole["client"]["cpus"])
     yield f'<p class="quiet">Client processes used {cpus} of a core.</p>'
     if told["configuration"]["loop"] == "open":

@@ -16,6 +16,7 @@ LOOKUP: Final = "lookup"
 UPDATE: Final = "update"
 SPACE_ROWS: Final = 10
 """Ids of a hashed or vocabulary table are drawn from so many times its rows, unless told otherwise."""
+LARGEST_SPACE: Final = 2**62
 MOST_REQUESTS: Final = 20_000_000
 """Of one run: when each is due is in memory."""
 CONNECTING_S: Final = 10.0
@@ -154,7 +155,7 @@ def features_of(
     Direct ids are the table's rows; of others `id_space` ids are asked for, or ten times the table's rows.
 
     Raises:
-        InvalidInput: unknown names.
+        InvalidInput: unknown names, or an id space that int64 can't hold.
     """
     known = {
         name: Feature(
@@ -168,6 +169,8 @@ def features_of(
         for table in description.tables
         for name in table.features
     }
+    if id_space is not None and id_space > LARGEST_SPACE:
+        raise InvalidInput(f"an id space of {id_space:,} is too large; give up to {LARGEST_SPACE:,}")
     for name in names or ():
         if name not in known:
             raise InvalidInput(f"unknown feature {name!r}; the collection has {', '.join(known)}")

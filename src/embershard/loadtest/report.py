@@ -21,6 +21,8 @@ FORMAT: Final = 1
 """Of the document."""
 BUSY: Final = 0.9
 """A client process that uses so much of a core is a limit itself."""
+_LONGEST: Final = 200
+"""Characters of a message."""
 LATE_MS, LATE_SHARE = 1.0, 0.2
 """Sends that are late by more than this, and by more than this share of the latency, tell of the client."""
 
@@ -173,6 +175,7 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name:<22}" + "".join(f"{shown(number):>10}" for number in numbers.values())
     for kind, calls in whole["calls"].items():
         yield f"{kind}s  {outcomes(calls)}"
+        yield from (f"          {message}" for message in messages(calls))
     cpus = ", ".join(f"{cpu:.0%}" for cpu in whole["client"]["cpus"])
     yield f"client    {cpus} of a core" + ("" if asked["processes"] == 1 else " each")
     if told["ramp"]:
@@ -217,11 +220,20 @@ def outcomes(calls: Mapping[str, Any]) -> str:
     return f"{calls['asked']:,} asked: {', '.join([*named, *failed])}"
 
 
+def messages(calls: Mapping[str, Any]) -> Iterator[str]:
+    """What the service said of what it didn't answer."""
+    for name, message in calls["messages"].items():
+        if message == name:  # gRPC's own, which adds nothing
+            continue
+        yield f"{name}, for one: {message if len(message) <= _LONGEST else message[:_LONGEST] + '…'}"
+
+
 def _calls(tally: Tally) -> dict[str, Any]:
     return {
         "asked": tally.asked,
         **{name: tally.outcomes[name] for name in OUTCOMES},
         "failed": {name: count for name, count in sorted(tally.outcomes.items()) if name not in OUTCOMES},
+        "messages": tally.messages,
         "latency_ms": summary(tally.latency),
         "service_ms": summary(tally.service),
         "timeline": tally.timeline(),

@@ -78,6 +78,8 @@ class Tally:
         """`held`: those that waited because as many as may be were in flight; `in_time`: answers that came before the
         end, and `rows` and `bytes` of these."""
         self.outcomes: Counter[str] = Counter()
+        self.messages: dict[str, str] = {}
+        """{outcome: what the service said, the first time}."""
         self.latency, self.service, self.late = new_histogram(), new_histogram(), new_histogram()
         """From when a request was due; from when it was sent, of those that were answered; and by how much the
         generator itself sent it late."""
@@ -104,9 +106,11 @@ class Tally:
         add(self.service, done - sent)
         self._wait(due, done)
 
-    def end(self, outcome: str, due: float, done: float) -> None:
+    def end(self, outcome: str, due: float, done: float, message: str = "") -> None:
         """It came to another end."""
         self.outcomes[outcome] += 1
+        if message:
+            self.messages.setdefault(outcome, message)
         if outcome in GIVEN_UP:
             self._wait(due, done)
 
@@ -133,6 +137,7 @@ class Tally:
             "rows": self.rows,
             "bytes": self.bytes,
             "outcomes": dict(self.outcomes),
+            "messages": self.messages,
             "histograms": {name: encoded(getattr(self, name)) for name in ("latency", "service", "late")},
             "bins": [[one.asked, one.answered, encoded(one.latency)] for one in self.bins],
         }
@@ -146,6 +151,7 @@ class Tally:
             for name in ("asked", "held", "in_time", "rows", "bytes"):
                 setattr(made, name, getattr(made, name) + part[name])
             made.outcomes.update(part["outcomes"])
+            made.messages = part["messages"] | made.messages
             for name, told in part["histograms"].items():
                 getattr(made, name).decode_and_add(told)
             for one, (asked, answered, told) in zip(made.bins, part["bins"], strict=True):
