@@ -170,6 +170,7 @@ def test_an_answer_that_is_none_is_found() -> None:
         ({"updates": 1.5}, "give a share from 0 to 1"),
         ({"updates": float("nan")}, "give a share from 0 to 1"),
         ({"zipf": -1}, "the exponent of Zipf's law is -1"),
+        ({"processes": 257}, "257 processes of 4 connections; give up to 256 each"),
         ({"processes": 2, "in_flight": 1}, "too few for 2 processes"),
     ],
 )

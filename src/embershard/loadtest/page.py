@@ -123,6 +123,8 @@ def _facts(facts: Mapping[str, Any]) -> str:
 def _fact(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {item:,}" for key, item in value.items())
+    if isinstance(value, float):
+        return f"{value:,.6g}"
     return "–" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 

@@ -16,6 +16,8 @@ LOOKUP: Final = "lookup"
 UPDATE: Final = "update"
 SPACE_ROWS: Final = 10
 """Ids of a hashed or vocabulary table are drawn from so many times its rows, unless told otherwise."""
+MOST_PROCESSES: Final = 256
+"""Client processes, and connections of each."""
 LARGEST_SPACE: Final = 2**62
 MOST_REQUESTS: Final = 20_000_000
 """Of one run: when each is due is in memory."""
@@ -102,6 +104,10 @@ class Plan:
             raise InvalidInput(
                 f"{self.ids:,} ids a request are too few for {len(self.features):,} features: give each one at least, "
                 "or choose features"
+            )
+        if max(self.processes, self.connections) > MOST_PROCESSES:
+            raise InvalidInput(
+                f"{self.processes:,} processes of {self.connections:,} connections; give up to {MOST_PROCESSES:,} each"
             )
         if self.in_flight < self.processes:
             raise InvalidInput(f"{self.in_flight:,} requests in flight are too few for {self.processes:,} processes")

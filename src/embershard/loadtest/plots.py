@@ -118,7 +118,7 @@ def _curve(axes: Any, text: str, **style: Any) -> float:
 
 def _axes(x: str, y: str) -> tuple[Figure, Any]:
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(7.6, 3.2), layout="constrained")
+        figure = Figure(figsize=(8.6, 3.0), layout="constrained")
         axes = figure.add_subplot()
     axes.set_xlabel(x)
     axes.set_ylabel(y)
@@ -146,7 +146,7 @@ def _logarithmic(axes: Any, name: str) -> None:
 def _svg(figure: Figure, axes: Any) -> str:
     with matplotlib.rc_context(_STYLE):
         if axes.get_legend_handles_labels()[0]:  # there is none where nothing was measured
-            axes.legend(loc="best", fontsize=9)
+            figure.legend(loc="outside right upper", fontsize=9)
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None})
     text = written.getvalue()
