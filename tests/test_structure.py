@@ -29,11 +29,12 @@ LAYERS = [
         "embershard.arrays",
         "embershard.quiet",
         "embershard.v1",
+        "embershard.zipf",
     ),
     ("embershard.config", "embershard.formats"),
     ("embershard.codec", "embershard.ids", "embershard.factor", "embershard.sums"),
     ("embershard.client", "embershard.compose", "embershard.vocabulary"),
-    ("embershard.change", "embershard.torch"),
+    ("embershard.change", "embershard.loadtest", "embershard.torch"),
     ("embershard.collection",),
     ("embershard.engine",),
     ("embershard.store",),
@@ -101,7 +102,9 @@ def test_training_and_serving_never_import_each_other() -> None:
         assert found == []
 
 
-@pytest.mark.parametrize("module", ["embershard", "embershard.client", "embershard.codec", "embershard.cli"])
+@pytest.mark.parametrize(
+    "module", ["embershard", "embershard.client", "embershard.codec", "embershard.cli", "embershard.loadtest.fleet"]
+)
 def test_the_client_is_light(module: str) -> None:
     heavy = "torch", "torchrec", "fbgemm_gpu", "pydantic", "xxhash", "psutil", "safetensors", "tqdm"
     program = f"import {module}, sys; print([name for name in {heavy} if name in sys.modules])"

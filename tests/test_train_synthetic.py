@@ -14,7 +14,7 @@ from embershard.train import synthetic
 from embershard.train.batches import Batch, Stream
 from embershard.train.schema import SyntheticSpec
 from embershard.train.synthetic import Synthetic
-from embershard.train.zipf import scattered, zipf
+from embershard.zipf import scattered, zipf
 
 
 def made(rows: int, *, seed: int = 1, evaluate: bool = False, **keys: Any) -> Batch:

@@ -18,7 +18,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from embershard.cli.answer import Answer
+from embershard.cli.answer import INTERRUPTED, Answer
 from embershard.cli.becoming import BECOMING
 from embershard.cli.parser import parser
 from embershard.errors import EmbershardError
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-INTERRUPTED = 130
-"""As a shell tells of SIGINT."""
 NO_READER = 141
 """As a shell tells of SIGPIPE."""
 

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embershard.errors import InvalidInput
+from embershard.formats.files import about
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Iterator
 
 Request = dict[str, dict[str, Any]]
 """{feature: {"ids": …, "lengths": …, "weights": …, "gradients": …, …}}, of which only "ids" must be there."""
@@ -45,6 +47,17 @@ def read_request(options: Namespace, changes: tuple[str, ...] = ()) -> Request:
     if given:
         options.usage_error(f"--request holds the whole request: leave out --{given[0]}")
     return _from_json(options.request, (*BATCH, *changes))
+
+
+def read_requests(path: Path) -> Iterator[dict[str, object]]:
+    """The requests of a file, one a line as JSON of the shape above, as the client takes them.
+
+    Raises:
+        InvalidInput: the file can't be read, or a line isn't a request.
+    """
+    with about(path, "read"), path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            yield batches_of(_parsed(line, f"line {number}", BATCH))
 
 
 def batches_of(request: Request) -> dict[str, object]:
@@ -100,9 +113,14 @@ def _from_json(source: str, allowed: tuple[str, ...]) -> Request:
     where = "standard input" if source == "-" else source
     try:
         data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-        document = json.loads(data, object_pairs_hook=_without_repeats)
     except OSError as error:
         raise InvalidInput(f"{where}: can't read the request: {error.strerror}") from error
+    return _parsed(data, where, allowed)
+
+
+def _parsed(data: bytes, where: str, allowed: tuple[str, ...]) -> Request:
+    try:
+        document = json.loads(data, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{where}: is not the JSON of a request: {error}") from error
     if not isinstance(document, dict):

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from embershard.train.schema import SyntheticSpec
 from embershard.train.source import DENSE, FEATURES, LABEL, Piece
-from embershard.train.zipf import scattered, zipf
+from embershard.zipf import scattered, zipf
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

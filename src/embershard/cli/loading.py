@@ -1,0 +1,201 @@
+"""What `embershard loadtest` does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from embershard.cli.answer import INTERRUPTED, Answer, need_packages
+from embershard.cli.request import read_requests
+from embershard.client import Client
+from embershard.formats.files import about, writing
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from pathlib import Path
+
+    from embershard.loadtest.fleet import Fleet, Measured
+    from embershard.loadtest.generator import Progress
+    from embershard.loadtest.plan import Load, Plan
+    from embershard.v1 import embershard_pb2 as pb
+
+PACKAGES: Final = {"hdrhistogram": "hdrh", "matplotlib": "matplotlib", "tqdm": "tqdm"}
+"""{distribution: module} that load tests need beyond the client."""
+IDS, BAG, ZIPF = 512, 10, 1.05
+IN_FLIGHT, STREAMS = 1000, 128
+FIRST_RATE: Final = 100.0
+_OF_DRAWN: Final = ("features", "ids", "bag", "zipf", "id_space")
+
+
+def loadtest(options: Namespace) -> Answer:
+    """A load, or several in search of the highest, and what the service made of it."""
+    _check(options)
+    need_packages("embershard loadtest", PACKAGES, "loadtest", server=False)
+    from embershard.loadtest import comparison, report
+    from embershard.loadtest.fleet import Fleet
+    from embershard.loadtest.plan import CONNECTING_S, check_callers
+
+    load = _load(options)
+    earlier = comparison.read(options.compare) if options.compare else None
+    with Client(options.target, timeout_s=options.timeout) as client:
+        description = client.describe(timeout_s=max(options.timeout, CONNECTING_S))
+    plan = _plan(options, description)
+    check_callers(plan, load)
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    with Fleet(plan) as fleet:
+        measured, ramp = _ramp(fleet, load, options.p99_ms) if options.ramp else (_run(fleet, load), None)
+    told = report.document(plan, description, measured, began=began, ramp=ramp)
+    told["comparison"] = comparison.compare(told, earlier) if earlier else None
+    _write(options, told, earlier)
+    beside = comparison.lines(told["comparison"]) if earlier else ()
+    return Answer(
+        document=_without_histograms(told),
+        lines=chain(report.lines(told), beside),
+        status=INTERRUPTED if measured.interrupted or (ramp and ramp["interrupted"]) else 0,
+    )
+
+
+def _check(options: Namespace) -> None:
+    """What flags can't be together."""
+    if options.ramp != (options.p99_ms is not None):
+        options.usage_error("--ramp and --p99-ms go together: the search, and its budget")
+    if options.ramp and options.callers:
+        options.usage_error("--ramp is for open loops: give --rate, of the first step, or leave both out")
+    if not (options.rate is not None or options.callers or options.ramp):
+        options.usage_error("say how much: --rate (open loop), --callers (closed loop), or --ramp")
+    if options.replay:
+        for name in _OF_DRAWN:
+            if getattr(options, name) is not None:
+                options.usage_error(f"--replay has the ids: leave out --{name.replace('_', '-')}")
+    if options.ramp and not options.p99_ms > 0:
+        options.usage_error(f"--p99-ms {options.p99_ms:g}: give more than 0")
+    for path in filter(None, (options.report, options.output)):
+        if not path.absolute().parent.is_dir():
+            options.usage_error(f"{path}: there is no such folder")
+
+
+def _load(options: Namespace) -> Load:
+    from embershard.loadtest.plan import Load
+
+    rate = FIRST_RATE if options.ramp and options.rate is None else options.rate
+    return Load(seconds=options.seconds, warmup_s=options.warmup, rate=rate, callers=options.callers)
+
+
+def _plan(options: Namespace, description: pb.DescribeResponse) -> Plan:
+    from embershard.loadtest.plan import Plan, check_limits, features_of
+    from embershard.loadtest.pool import replayed
+
+    names = [name.strip() for name in options.features.split(",")] if options.features is not None else None
+    features = features_of(description, names, options.id_space)
+    replay = replayed(read_requests(options.replay), features, options.dtype, options.replay) if options.replay else ()
+    plan = Plan(
+        target=options.target,
+        features=features,
+        ids=options.ids or max(IDS, len(features)),
+        bag=options.bag or BAG,
+        zipf=ZIPF if options.zipf is None else options.zipf,
+        replay=replay,
+        replay_file=str(options.replay or ""),
+        updates=options.updates,
+        stream=options.stream,
+        dtype=options.dtype,
+        processes=options.processes,
+        connections=options.connections,
+        in_flight=options.in_flight or max(STREAMS if options.stream else IN_FLIGHT, options.callers or 0),
+        timeout_s=options.timeout,
+        seed=options.seed,
+    )
+    check_limits(plan, description.limits)
+    return plan
+
+
+def _run(fleet: Fleet, load: Load) -> Measured:
+    with live(load) as told:
+        return fleet.run(load, told)
+
+
+def _ramp(fleet: Fleet, load: Load, p99_ms: float) -> tuple[Measured, dict[str, Any]]:
+    """The best step, or the last if none passed, and what is told of all."""
+    from embershard.loadtest.plan import MOST_REQUESTS
+    from embershard.loadtest.ramp import search, within
+    from embershard.loadtest.report import ramp_document
+
+    steps: list[tuple[Measured, bool]] = []
+
+    def passes(rate: float) -> bool:
+        measured = _run(fleet, replace(load, rate=rate))
+        passed = not measured.interrupted and within(measured, p99_ms)
+        steps.append((measured, passed))
+        if measured.interrupted:
+            raise KeyboardInterrupt
+        return passed
+
+    interrupted = False
+    try:
+        search(passes, load.rate or FIRST_RATE, 0.99 * MOST_REQUESTS / load.whole_s)
+    except KeyboardInterrupt:
+        if not steps:
+            raise
+        interrupted = True
+    passed = [measured for measured, good in steps if good]
+    best = max(passed, key=lambda measured: measured.load.rate or 0, default=steps[-1][0])
+    highest = best.load.rate if passed else None
+    whole = [step for step in steps if not step[0].interrupted]
+    return best, ramp_document(whole, highest, p99_ms) | {"interrupted": interrupted}
+
+
+@contextmanager
+def live(load: Load) -> Iterator[Callable[[Sequence[Progress]], None]]:
+    """A line on a terminal, renewed each second."""
+    from tqdm import tqdm
+
+    from embershard.loadtest.tally import milliseconds, new_histogram
+
+    what = f"{load.callers:,} callers" if load.rate is None else f"{load.rate:,.6g}/s"
+    form = "{desc} {bar:20} {n:.0f}/{total:.0f} s{postfix}"
+    with tqdm(desc=what, total=load.whole_s, bar_format=form, disable=None, leave=False, file=sys.stderr) as bar:
+
+        def told(parts: Sequence[Progress]) -> None:
+            if bar.disable:
+                return
+            measured_s, latency = parts[0].seconds, new_histogram()
+            bar.n = min(load.warmup_s + measured_s, load.whole_s)
+            if measured_s < 0.1:
+                bar.set_postfix_str("warm-up")
+                return
+            for text in chain.from_iterable(part.latency for part in parts):
+                latency.decode_and_add(text)
+            asked, answered = (sum(getattr(part, name) for part in parts) for name in ("asked", "answered"))
+            p50, p99 = milliseconds(latency, 50) or 0, milliseconds(latency, 99) or 0
+            bar.set_postfix_str(
+                f"asked {asked / measured_s:,.0f}/s, answered {answered / measured_s:,.0f}/s, p50 {p50:,.1f} ms, p99 "
+                f"{p99:,.1f} ms, not answered {sum(part.ended for part in parts):,}"
+            )
+
+        yield told
+
+
+def _write(options: Namespace, told: dict[str, Any], earlier: dict[str, Any] | None) -> None:
+    if options.output:
+        _write_file(options.output, json.dumps(told, allow_nan=False) + "\n")
+    if options.report:
+        from embershard.loadtest.page import page
+
+        _write_file(options.report, page(told, earlier))
+
+
+def _write_file(path: Path, text: str) -> None:
+    with about(path, "written"), writing(path, overwrite=True) as file:
+        file.write(text.encode())
+
+
+def _without_histograms(told: dict[str, Any]) -> dict[str, Any]:
+    calls = told["result"]["calls"]
+    fewer = {kind: {key: value for key, value in one.items() if key != "histograms"} for kind, one in calls.items()}
+    return told | {"result": told["result"] | {"calls": fewer}}
