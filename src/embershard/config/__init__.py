@@ -13,10 +13,11 @@ from embershard.config.specs import (
     QuotientRemainder,
     VocabularyIds,
 )
-from embershard.config.tables import Matrix, TableSpec
+from embershard.config.tables import SERVES_ONLY, Matrix, TableSpec
 
 __all__ = [
     "MAX_ROWS",
+    "SERVES_ONLY",
     "CollectionSpec",
     "Config",
     "DirectIds",

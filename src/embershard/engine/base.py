@@ -21,6 +21,7 @@ from embershard.engine.placement import Group, bytes_of_tables, groups_of
 from embershard.engine.publication import Published
 from embershard.engine.shard import Shard, Start
 from embershard.errors import ConfigError
+from embershard.rowwise import floats
 from embershard.sums import Sums
 from embershard.vocabulary import Vocabulary, bytes_of_vocabulary
 
@@ -97,9 +98,15 @@ class Engine(ABC):
         """The matrices of all tables, {name: matrix}."""
         return {name: slot.matrix for group in self.groups for name, slot in group.slots.items()}
 
-    @abstractmethod
     def make_shard(self, group: Group) -> Shard:
         """Makes this rank's share of a group, its contents not yet defined."""
+        if group.quantised:
+            return Shard.quantised(group, self.world.rank, self.world.device)
+        return self._make_shard(group)
+
+    @abstractmethod
+    def _make_shard(self, group: Group) -> Shard:
+        """As `make_shard`, of rows that gradients may move."""
 
     @abstractmethod
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
@@ -124,9 +131,20 @@ class Engine(ABC):
     def _from_owners(self, group: Group, physical_M: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
         """What the rank that holds a row reads of it, for each row."""
 
-    def gather(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
-        """The rows of each matrix, {matrix: float32 [M, D]}."""
-        return self._each(rows, active, lambda group, physical_M: self._gather(group, physical_M)[:, : group.dim])
+    def gather(
+        self, rows: Mapping[str, Tensor], active: Collection[str], *, as_stored: bool = False
+    ) -> dict[str, Tensor]:
+        """The rows of each matrix, {matrix: float32 [M, D]}; int8 rows uint8 [M, D + 8] if wanted as stored."""
+
+        def read(group: Group, physical_M: Tensor) -> Tensor:
+            if not group.quantised:
+                return self._gather(group, physical_M)[:, : group.dim]
+            weight = self.shards[group.name].weight
+            # They travel between ranks as they are.
+            rows_MT = self._from_owners(group, physical_M, lambda local_M: weight.index_select(0, local_M))
+            return rows_MT if as_stored else floats(rows_MT)
+
+        return self._each(rows, active, read)
 
     def books(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
         """What is known of each row, {matrix: int32 [M, 3]}: updates, sightings, and whether it is frozen."""
