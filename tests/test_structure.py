@@ -31,7 +31,7 @@ LAYERS = [
         "embershard.v1",
     ),
     ("embershard.config", "embershard.formats"),
-    ("embershard.codec", "embershard.ids", "embershard.factor", "embershard.sums"),
+    ("embershard.codec", "embershard.ids", "embershard.factor", "embershard.rowwise", "embershard.sums"),
     ("embershard.client", "embershard.compose", "embershard.vocabulary"),
     ("embershard.change", "embershard.torch"),
     ("embershard.collection",),

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from embershard.codec import INT8_TAIL
 
+WIDER = {torch.uint8: (torch.float32, torch.float16), torch.float16: (torch.float32,)}
+"""{dtype of a table: those whose rows it can store rounded}."""
 _LARGEST = torch.finfo(torch.float32).max / 2
 """What larger numbers of a row are taken for, if the row would be too wide for a float32 scale."""
 _ADDED = 1e-8
@@ -45,9 +47,7 @@ def floats(rows_NT: Tensor) -> Tensor:
 
 
 def stored_as(dtype: torch.dtype, rows_ND: Tensor) -> Tensor:
-    """Rows of float32 or float16 as a table with this dtype stores them."""
-    if dtype in (rows_ND.dtype, torch.float32):
-        return rows_ND.to(dtype)
+    """Rows of floats as a table of this dtype stores them: numbers that it doesn't hold end at its largest."""
     if dtype == torch.uint8:
         return quantised(rows_ND.float())
     largest = torch.finfo(dtype).max

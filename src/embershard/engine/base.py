@@ -205,7 +205,8 @@ class Engine(ABC):
         """Overwrites rows with values [M, D]; a row is named once a rank, and the highest rank that names it wins."""
         for group in self._active(active):
             physical_M, names, _ = group.physical(rows)
-            values_MD = _stacked(values, names, group.kernel_dim).to(self.world.device)
+            dim = group.dim if group.quantised else group.kernel_dim
+            values_MD = _stacked(values, names, dim).to(self.world.device)
             local_M, arrived_MD = self.to_owners(group, physical_M.to(self.world.device), values_MD)
             assert arrived_MD is not None
             self.shards[group.name].write(*last_of_each(local_M, arrived_MD), start)

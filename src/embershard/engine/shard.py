@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from embershard.engine.initial import fill_initial
+from embershard.rowwise import stored_as
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,7 +113,7 @@ class Shard:
             fill_initial(view, slot.matrix, seed, first, progress)
 
     def write(self, local_M: Tensor, values_MD: Tensor, start: Start) -> None:
-        """Overwrites rows of this shard with [M, kernel_dim], each at most once."""
+        """Overwrites rows of this shard, each at most once, with floats [M, kernel_dim]; int8 rows with [M, D]."""
         self._tell(local_M)
         if start is not Start.NONE:
             for tensor in (self.state, self.updates, self.sightings, self.frozen):
@@ -120,8 +121,7 @@ class Shard:
                     tensor.index_fill_(0, local_M, 0)
         if start is not Start.EMPTY:
             self._count(local_M)
-        largest = torch.finfo(self.weight.dtype).max  # a sum of rows may be more than half precision holds
-        self.weight.index_copy_(0, local_M, values_MD.clamp(-largest, largest).to(self.weight))
+        self.weight.index_copy_(0, local_M, stored_as(self.weight.dtype, values_MD.to(self.weight.device)))
 
     def replace(self, local_M: Tensor, kinds: Mapping[str, Tensor]) -> tuple[int, int]:
         """Overwrites all that there is of rows, each named once, {kind: [M] or [M, kernel_dim]}; frozen ones stay.
