@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from support import jobs
 from support.implementation import Implementation
-from support.job import JOB, write_job
 from support.reference import Reference
 from support.scenario import FACTORS, ID_KINDS, POOLINGS, collection, everything, random_batches
 from support.subject import local
@@ -51,20 +52,14 @@ def test_rows_start_as_float32_ones_do_rounded_and_stay_when_the_table_grows(imp
     as_float = [{**table, "dtype": "float32"} for table in tables]
     expected = local(collection(as_float)).state()
     before = implementation.state()
-    np.testing.assert_array_equal(before["t.weight"], quantised(_tensor(expected["t.weight"])))
+    np.testing.assert_array_equal(before["t.weight"], quantised(torch.from_numpy(expected["t.weight"])))
     assert "t.sum" not in before
     implementation.grow("t", 45)
     grown = local(collection([{**as_float[0], "rows": 45}, as_float[1]])).state()
-    np.testing.assert_array_equal(implementation.state()["t.weight"], quantised(_tensor(grown["t.weight"])))
+    np.testing.assert_array_equal(implementation.state()["t.weight"], quantised(torch.from_numpy(grown["t.weight"])))
     np.testing.assert_array_equal(implementation.state()["u.weight"], before["u.weight"])
     (found,) = implementation.lookup(implementation.on_first([FeatureBatch.of("t", [44])]))[0]
-    np.testing.assert_array_equal(found, floats(quantised(_tensor(grown["t.weight"][44:]))))
-
-
-def _tensor(rows: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> object:
-    import torch
-
-    return torch.from_numpy(rows)
+    np.testing.assert_array_equal(found, floats(quantised(torch.from_numpy(grown["t.weight"][44:]))))
 
 
 def test_snapshots_hold_the_bytes_whatever_ranks_write_and_read_them(
@@ -111,9 +106,7 @@ def test_new_rows_as_a_mean_are_refused() -> None:
 
 
 def test_a_training_job_refuses_them_and_says_what_to_do(tmp_path: Path) -> None:
-    path = write_job(tmp_path, JOB)
-    tables = next(tmp_path.glob("*.toml")) if False else tmp_path / "tables.toml"
-    tables.write_text(tables.read_text().replace("dim = 8", 'dim = 8\ndtype = "int8"', 1))
+    path = jobs.write_job(tmp_path, jobs.DLRM, tables=jobs.collection(dtype='"int8"'))
     with pytest.raises(ConfigError, match="stores int8 rows, which are for serving only: train float32, and `embers"):
         load_job(path)
 
@@ -124,24 +117,21 @@ def test_a_row_takes_dim_and_eight_bytes_and_no_optimizer_state() -> None:
 
 
 def test_bytes_are_answered_as_they_are_where_nothing_is_done_with_them(implementation: Implementation) -> None:
-    """And not rounded twice, whatever else a tick looks up."""
-    if not implementation.local:
-        pytest.skip("composing is the same on every engine")
-    subject = local(
-        collection(
-            [
-                {"name": "plain", "rows": 30, "dim": 5, "dtype": "int8", "ids": {"padding": 2}},
-                {"name": "scaled", "rows": 30, "dim": 5, "dtype": "int8", "scale": "sqrt_dim"},
-                {"name": "float", "rows": 30, "dim": 5},
-            ]
-        )
+    """And not rounded twice, whatever else is looked up."""
+    config = collection(
+        [
+            {"name": "plain", "rows": 30, "dim": 5, "dtype": "int8", "ids": {"padding": 2}},
+            {"name": "scaled", "rows": 30, "dim": 5, "dtype": "int8", "scale": "sqrt_dim"},
+            {"name": "float", "rows": 30, "dim": 5},
+        ]
     )
-    batches = [FeatureBatch.of(name, [7, 2, 7, 29]) for name in ("plain", "scaled", "float")]
-    read = Collection(subject.engine.config).read(batches, as_stored=True)
-    stored = {part: [subject.engine.gather(read.rows, read.rows, as_stored=True)[part.table.name]] for part in read.parts}
-    plain, scaled, float_ = read.answer(stored, {})
-    expected = subject.state()["plain.weight"][[7, 2, 7, 29]]
+    implementation.build(config)
+    asked = [[FeatureBatch.of(name, [7, 2, 7, 29]) for name in ("plain", "scaled", "float")]] * implementation.size
+    expected = implementation.state()["plain.weight"][[7, 2, 7, 29]]
     expected[1] = 0
-    np.testing.assert_array_equal(plain.numpy(), expected)
-    for found, exact in zip((floats(plain), scaled, float_), subject.lookup(batches), strict=True):
-        np.testing.assert_array_equal(found.numpy(), exact)
+    exact = implementation.lookup(asked)
+    for of_rank, floats_of_rank in zip(implementation.as_stored(asked), exact, strict=True):
+        np.testing.assert_array_equal(of_rank[0], expected)
+        np.testing.assert_array_equal(floats(torch.from_numpy(of_rank[0])).numpy(), floats_of_rank[0])
+        for found, other in zip(of_rank[1:], floats_of_rank[1:], strict=True):
+            np.testing.assert_array_equal(found, other)

@@ -29,10 +29,10 @@ _ROUNDING = 1e-6
 def quantised(rows_ND: Tensor) -> Tensor:
     """float32 [N, D], none of them NaN → uint8 [N, D + 8], where they are."""
     made_NT = _quantised(rows_ND)
-    dim = rows_ND.shape[1]
-    scale_N = made_NT[:, dim : dim + 4].contiguous().view(torch.float32)
+    scale_N = _tails(made_NT)[:, 0]
     if not scale_N.sum().isfinite():
-        made_NT = _quantised(rows_ND.clamp(-_LARGEST, _LARGEST).where(~scale_N.isfinite(), rows_ND))
+        wide_N1 = ~scale_N.isfinite()[:, None].to(rows_ND.device)
+        made_NT = _quantised(rows_ND.clamp(-_LARGEST, _LARGEST).where(wide_N1, rows_ND))
     return made_NT.to(rows_ND.device)
 
 
@@ -40,10 +40,9 @@ def floats(rows_NT: Tensor) -> Tensor:
     """uint8 [N, D + 8] → float32 [N, D]; of rows that aren't int8, the same as float32."""
     if rows_NT.dtype != torch.uint8:
         return rows_NT.float()
-    dim = rows_NT.shape[1] - INT8_TAIL
-    scale_N1, bias_N1 = rows_NT[:, dim:].contiguous().view(torch.float32).split(1, dim=1)
+    scale_N1, bias_N1 = _tails(rows_NT).split(1, dim=1)
     # FBGEMM's own rounds once instead of twice, on some machines: this is the same everywhere, and as clients do it.
-    return rows_NT[:, :dim].float().mul_(scale_N1).add_(bias_N1)
+    return rows_NT[:, :-INT8_TAIL].float().mul_(scale_N1).add_(bias_N1)
 
 
 def stored_as(dtype: torch.dtype, rows_ND: Tensor) -> Tensor:
@@ -63,6 +62,11 @@ def error_bound(rows_ND: Tensor) -> Tensor:
     rows_ND = rows_ND.double()
     width_N = rows_ND.amax(dim=1) - rows_ND.amin(dim=1)
     return width_N / 510 + width_N.clamp(max=_ADDED) + _ROUNDING * rows_ND.abs().amax(dim=1)
+
+
+def _tails(rows_NT: Tensor) -> Tensor:
+    """float32 [N, 2]: scale and bias of each row."""
+    return rows_NT[:, -INT8_TAIL:].clone(memory_format=torch.contiguous_format).view(torch.float32)
 
 
 def _quantised(rows_ND: Tensor) -> Tensor:
