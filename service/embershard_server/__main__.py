@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from embershard.errors import EmbershardError
 from embershard_server.address import check_free, of_rank
+from embershard_server.heap import keep_freed_memory
 from embershard_server.options import parse
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def _serve(options: argparse.Namespace) -> int:
     config = load_config(options.config)
     address = of_rank(options.listen, int(os.environ.get("RANK", 0)))
     check_free(address)
+    keep_freed_memory()
     from embershard.quiet import quieten
 
     quieten()

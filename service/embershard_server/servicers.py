@@ -125,21 +125,31 @@ class Servicers:
             await self._do(LookupJob(read=Read.of([], 0), min_version=request.min_version), call)
         collection = self._collection_of(request.pinned_version)
         read = await self._prepared(lambda: self._read(collection, request), request.features)
-        call.hold(ANSWER_COPIES * _answer_bytes(read, request))
-        job = LookupJob(
-            read=read,
-            numbers=read.numbers,
-            min_version=request.min_version,
-            with_counts=request.with_provenance or request.with_counts,
-            pinned=request.pinned_version,
-        )
-        answer: Answer = await self._do(job, call)
+        call.hold(ANSWER_COPIES * self._checked_size(read, request))
+        answer = await self._answer(read, request, call)
         return codec.encode_answer(
             [part.batch.feature for part in read.parts],
             [_array(vectors, request.dtype) for vectors in answer.vectors],
             [_known(counts, request) for counts in answer.counts],
             answer.version,
         )
+
+    async def _answer(self, read: Read, request: pb.LookupRequest, call: Call) -> Answer:
+        """Looks up at once if that can be, and else in a tick."""
+        min_version, with_counts = request.min_version, request.with_provenance or request.with_counts
+        if not request.pinned_version:
+            at_once = self._ticker.answer(read, min_version=min_version, with_counts=with_counts)
+            if at_once is not None:
+                return at_once
+        job = LookupJob(
+            read=read,
+            numbers=read.numbers,
+            min_version=min_version,
+            with_counts=with_counts,
+            pinned=request.pinned_version,
+        )
+        answer: Answer = await self._do(job, call)
+        return answer
 
     async def update(self, request: pb.UpdateRequest, call: Call) -> pb.UpdateResponse:
         """Gradients or values for ids."""
@@ -255,23 +265,28 @@ class Servicers:
         self._ticker.collection.check_ids(ids)
         return prepare() if ids < SMALL else await asyncio.to_thread(prepare)
 
-    def _read(self, collection: Collection, request: pb.LookupRequest) -> Read:
+    @staticmethod
+    def _read(collection: Collection, request: pb.LookupRequest) -> Read:
         batches = [codec.decode_batch(feature) for feature in request.features]
-        read = collection.read(batches, as_stored=request.dtype == pb.D_TYPE_INT8)
+        return collection.read(batches, as_stored=request.dtype == pb.D_TYPE_INT8)
+
+    def _checked_size(self, read: Read, request: pb.LookupRequest) -> int:
+        """Bytes of the answer, if they aren't too many."""
         size, most = _answer_bytes(read, request), self._limits.message_bytes
         if size > most:
             raise InvalidInput(
                 f"the answer would have {size:,} bytes, more than limits.message_bytes = {most:,}; ask for fewer ids "
                 "at once"
             )
-        return read
+        return size
 
 
 def _answer_bytes(read: Read, request: pb.LookupRequest) -> int:
     """Bytes of vectors and of what is told of ids."""
     size = codec.answer_bytes([(part.outputs, part.table.dim) for part in read.parts], request.dtype)
-    told = 1 * request.with_provenance + 8 * request.with_counts
-    return size + told * sum(len(part.batch.ids) for part in read.parts)
+    if told := 1 * request.with_provenance + 8 * request.with_counts:
+        size += told * sum(len(part.batch.ids) for part in read.parts)
+    return size
 
 
 def _known(counts: IdCounts, request: pb.LookupRequest) -> dict[str, Any]:

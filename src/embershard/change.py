@@ -164,7 +164,11 @@ class Change:
 
 def rows_of_parts(parts: Iterable[RowBatch]) -> ByMatrix:
     """Rows of each matrix, those of the parts one after the other."""
-    return concatenated(pair for part in parts for pair in zip(part.table.own_matrices, part.rows, strict=True))
+    by_name: dict[str, list[Tensor]] = {}
+    for part in parts:
+        for name, rows_M in zip(part.table.own_matrices, part.rows, strict=True):
+            by_name.setdefault(name, []).append(rows_M)
+    return _joined(by_name)
 
 
 def shares(
@@ -176,10 +180,11 @@ def shares(
     taken = dict.fromkeys(gathered, 0)
     shared_out: ByPart = {}
     for part in parts:
-        pieces = []
+        pieces, count = [], size(part)
         for matrix in part.table.own_matrices:
-            start, taken[matrix] = taken[matrix], taken[matrix] + size(part)
-            pieces.append(gathered[matrix][start : taken[matrix]])
+            whole, start = gathered[matrix], taken[matrix]
+            taken[matrix] += count
+            pieces.append(whole if count == whole.shape[0] else whole[start : taken[matrix]])
         shared_out[part] = pieces
     return shared_out
 
@@ -189,6 +194,10 @@ def concatenated(pieces: Iterable[tuple[str, Tensor]]) -> ByMatrix:
     by_name: dict[str, list[Tensor]] = {}
     for name, piece in pieces:
         by_name.setdefault(name, []).append(piece)
+    return _joined(by_name)
+
+
+def _joined(by_name: Mapping[str, list[Tensor]]) -> ByMatrix:
     return {name: same[0] if len(same) == 1 else torch.cat(same) for name, same in by_name.items()}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,11 +127,19 @@ def encode_answer(
     for number, (feature, rows_ND) in enumerate(zip(features, vectors, strict=True)):
         told = {name: array.tobytes() for name, array in known[number].items()} if known else {}
         rows, dim = rows_ND.shape[0], rows_ND.shape[1] - INT8_TAIL * (rows_ND.dtype == np.uint8)
-        head = pb.FeatureRows(feature=feature, rows=rows, dim=dim, **told).SerializeToString()
         values = np.ascontiguousarray(rows_ND).data.cast("B") if rows_ND.size else b""
+        if told:
+            head = pb.FeatureRows(feature=feature, rows=rows, dim=dim, **told).SerializeToString()
+        else:
+            head = _head(feature, rows, dim)
         tail = _VALUES_TAG + _varint(len(values)) if len(values) else b""
         pieces += [_FEATURES_TAG + _varint(len(head) + len(tail) + len(values)), head, tail, values]
     return b"".join([*pieces, pb.LookupResponse(version=version).SerializeToString()])
+
+
+@lru_cache(maxsize=4096)
+def _head(feature: str, rows: int, dim: int) -> bytes:
+    return pb.FeatureRows(feature=feature, rows=rows, dim=dim).SerializeToString()
 
 
 def decode_answer(message: pb.LookupResponse, dtype: int) -> Rows:

@@ -150,8 +150,11 @@ class Collection:
             if batch.feature in seen:
                 raise InvalidInput(f"feature {batch.feature!r} is named twice; give all its ids in one batch")
             seen.add(batch.feature)
-        self.check_ids(sum(len(batch.ids) for batch in (*batches, *parents)))
-        numbers = sum(self.numbers(batch) for batch in (*batches, *parents))
+        ids = numbers = 0
+        for batch in (*batches, *parents):
+            ids += len(batch.ids)
+            numbers += self.numbers(batch)
+        self.check_ids(ids)
         self._check_numbers(numbers)
         return numbers
 

@@ -44,8 +44,8 @@ class RowBatch:
     """Where its rows are."""
     ids: IdRows
     """The rows of its ids."""
-    counts_B: NDArray[np.int64]
-    """int64 [outputs]: ids of each answer, padding left out."""
+    counts_B: NDArray[np.int64] | None
+    """int64 [outputs]: ids of each answer, padding left out; None: one each."""
     weights_n: NDArray[np.float32] | None
     """float32 [n]: what an id's vector counts in its answer; None: all 1."""
     inner: Sums
@@ -84,18 +84,16 @@ class RowBatch:
         table: TableSpec,
         batch: FeatureBatch,
         ids: IdRows,
-        counts_B: NDArray[np.int64],
+        counts_B: NDArray[np.int64] | None,
         weights_n: NDArray[np.float32] | None,
         *,
         normalised: bool,
     ) -> RowBatch:
         outer: Sums | None = None
         if not normalised:
-            rows_B = _rows_per_output(counts_B, ids.rows_per_id)
-            inner = Sums.of(rows_B, _coefficients(weights_n, ids))
+            inner = Sums.of(_rows_per_output(counts_B, ids), _coefficients(weights_n, ids))
         else:
-            rows_n = ids.rows_per_id
-            inner = Sums.of(np.full(int(counts_B.sum()), rows_n) if isinstance(rows_n, int) else rows_n, ids.signs_M)
+            inner = Sums.of(_rows_per_output(None, ids), ids.signs_M)
             outer = Sums.of(counts_B, weights_n)
         return cls(batch=batch, table=table, ids=ids, counts_B=counts_B, weights_n=weights_n, inner=inner, outer=outer)
 
@@ -126,6 +124,11 @@ class RowBatch:
     def summed(self) -> RowBatch:
         """The same where rows are stored as the sums that `inner` makes of them."""
         return replace(self, inner=Sums(offsets=None, coefficients_M=None))
+
+    @property
+    def kept(self) -> int:
+        """Ids that aren't padding."""
+        return len(self.batch.ids) if self.ids.kept_N is None else int(np.count_nonzero(self.ids.kept_N))
 
     @property
     def rows(self) -> list[Tensor]:
@@ -205,32 +208,37 @@ def _through(function: Callable[..., Tensor], inputs: Sequence[Tensor], gradient
     return list(torch.autograd.grad(outputs, leaves, gradients))
 
 
-def _ids_per_output(pooled: bool, batch: FeatureBatch, kept_N: NDArray[np.bool_] | None) -> NDArray[np.int64]:
-    """int64 [outputs]: ids that each output sums, padding left out."""
+def _ids_per_output(pooled: bool, batch: FeatureBatch, kept_N: NDArray[np.bool_] | None) -> NDArray[np.int64] | None:
+    """int64 [outputs]: ids that each output sums, padding left out; None: one each."""
     if not pooled or batch.lengths is None:
-        return np.ones(len(batch.ids), np.int64) if kept_N is None else kept_N.astype(np.int64)
+        return None if kept_N is None else kept_N.astype(np.int64)
     if kept_N is None:
         return batch.lengths.astype(np.int64)
     example_N = np.repeat(np.arange(batch.examples), batch.lengths)
     return np.bincount(example_N[kept_N], minlength=batch.examples)
 
 
-def _rows_per_output(counts_B: NDArray[np.int64], rows_per_id: int | NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64 [outputs]: rows that each output sums."""
+def _rows_per_output(counts_B: NDArray[np.int64] | None, ids: IdRows) -> NDArray[np.int64] | None:
+    """int64 [outputs]: rows that each output sums; None: one each."""
+    rows_per_id = ids.rows_per_id
     if isinstance(rows_per_id, int):
-        return counts_B if rows_per_id == 1 else counts_B * rows_per_id
+        if rows_per_id == 1:
+            return counts_B
+        return np.full(len(ids.rows_M) // rows_per_id, rows_per_id) if counts_B is None else counts_B * rows_per_id
+    if counts_B is None:
+        return rows_per_id
     ends_n = np.concatenate([[0], np.cumsum(rows_per_id)])
     rows_B: NDArray[np.int64] = np.diff(ends_n[np.concatenate([[0], np.cumsum(counts_B)])])
     return rows_B
 
 
 def _weights(
-    mean: bool, batch: FeatureBatch, kept_N: NDArray[np.bool_] | None, counts_B: NDArray[np.int64]
+    mean: bool, batch: FeatureBatch, kept_N: NDArray[np.bool_] | None, counts_B: NDArray[np.int64] | None
 ) -> NDArray[np.float32] | None:
     """float32 [n]: weight of each id ÷ what a mean divides by; None: all 1."""
     weights_n = batch.weights if batch.weights is None or kept_N is None else batch.weights[kept_N]
-    if mean and (weights_n is not None or bool((counts_B > 1).any())):
-        return _shares(batch.feature, weights_n, counts_B)
+    if mean and (weights_n is not None or (counts_B is not None and bool((counts_B > 1).any()))):
+        return _shares(batch.feature, weights_n, np.ones(batch.examples, np.int64) if counts_B is None else counts_B)
     return weights_n
 
 

@@ -27,12 +27,11 @@ class Sums:
     """None: all 1."""
 
     @classmethod
-    def of(cls, counts_B: NDArray[np.int64], coefficients_M: NDArray[np.float32] | None) -> Sums:
-        """The map whose output b has counts_B[b] inputs."""
-        one_each = bool((counts_B == 1).all())
-        return cls(
-            offsets=None if one_each else np.concatenate([[0], np.cumsum(counts_B)]), coefficients_M=coefficients_M
-        )
+    def of(cls, counts_B: NDArray[np.int64] | None, coefficients_M: NDArray[np.float32] | None) -> Sums:
+        """The map whose output b has counts_B[b] inputs; None: one each."""
+        if counts_B is None or bool((counts_B == 1).all()):
+            return cls(offsets=None, coefficients_M=coefficients_M)
+        return cls(offsets=np.concatenate([[0], np.cumsum(counts_B)]), coefficients_M=coefficients_M)
 
     @classmethod
     def joined(cls, maps: Sequence[tuple[Sums, int]], *, weighted: bool = False) -> Sums:
@@ -47,9 +46,12 @@ class Sums:
 
     def __call__(self, inputs_MD: Tensor) -> Tensor:
         """Inputs [M, D] → outputs [B, D]."""
+        if self.offsets is None and self.coefficients_M is None:
+            return inputs_MD
         weights_M = self._weights(inputs_MD.device)
         if self.offsets is None:
-            return inputs_MD if weights_M is None else inputs_MD * weights_M[:, None]
+            assert weights_M is not None
+            return inputs_MD * weights_M[:, None]
         return embedding_bag(
             torch.arange(len(inputs_MD), device=inputs_MD.device),
             inputs_MD,

@@ -137,12 +137,13 @@ class Engine(ABC):
         """The rows of each matrix, {matrix: float32 [M, D]}; int8 rows uint8 [M, D + 8] if wanted as stored."""
 
         def read(group: Group, physical_M: Tensor) -> Tensor:
-            if not group.quantised:
-                return self._gather(group, physical_M)[:, : group.dim]
-            weight = self.shards[group.name].weight
-            # They travel between ranks as they are.
-            rows_MT = self._from_owners(group, physical_M, lambda local_M: weight.index_select(0, local_M))
-            return rows_MT if as_stored else floats(rows_MT)
+            if group.quantised:
+                weight = self.shards[group.name].weight
+                # They travel between ranks as they are.
+                rows_MT = self._from_owners(group, physical_M, lambda local_M: weight.index_select(0, local_M))
+                return rows_MT if as_stored else floats(rows_MT)
+            vectors_MD = self._gather(group, physical_M)
+            return vectors_MD if group.dim == group.kernel_dim else vectors_MD[:, : group.dim]
 
         return self._each(rows, active, read)
 
@@ -252,12 +253,15 @@ class Engine(ABC):
         answers: dict[str, Tensor] = {}
         for group in self._active(active):
             physical_M, names, counts = group.physical(rows)
-            pieces = answer(group, physical_M.to(self.world.device)).split(counts)
-            answers.update(zip(names, pieces, strict=True))
+            answered = answer(group, physical_M.to(self.world.device))
+            if len(names) == 1:
+                answers[names[0]] = answered
+            else:
+                answers.update(zip(names, answered.split_with_sizes(counts), strict=True))
         return answers
 
     def _active(self, matrices: Collection[str]) -> list[Group]:
-        return [group for group in self.groups if any(matrix in matrices for matrix in group.slots)]
+        return [group for group in self.groups if not group.slots.keys().isdisjoint(matrices)]
 
 
 def _stacked(vectors: Mapping[str, Tensor], names: list[str], dim: int) -> Tensor:

@@ -202,6 +202,11 @@ class JobQueue:
         """Whether entries wait."""
         return bool(self._entries)
 
+    @property
+    def lookups_wait(self) -> bool:
+        """Whether lookups wait."""
+        return bool(self._lookups)
+
     def nudge(self) -> None:
         """Wakes whoever waits for a change."""
         with self.changed:

@@ -128,14 +128,20 @@ class Pipeline:
             return self._world.rank == 0 and self._logging.done()
         return bool(self._sighted) or self._queue.has_entries
 
+    @property
+    def sighted(self) -> bool:
+        """Whether lookups have sighted ids that aren't counted yet."""
+        return bool(self._sighted)
+
     def note(self, reads: Sequence[Read], seconds: float) -> None:
         """Lookups were answered, in this time: some of their ids may be sightings, which are logged next.
 
         While too many wait for the log, more aren't counted.
         """
         self._pace.earn(seconds)
-        if sum(read.numbers for read in self._sighted) < self._most_sighted:
-            self._sighted += [read for read in reads if any(part.table.counts_lookups for part in read.parts)]
+        sighted = [read for read in reads if any(part.table.counts_lookups for part in read.parts)]
+        if sighted and sum(read.numbers for read in self._sighted) < self._most_sighted:
+            self._sighted += sighted
 
     def brings(self, *, lookups: bool) -> Brought:
         """What this rank brings to the agreement of a tick; `lookups` tells whether lookups wait."""

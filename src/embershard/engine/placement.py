@@ -130,7 +130,7 @@ class Group:
         names = [matrix for matrix in self.slots if matrix in rows]
         pieces = [self.slots[matrix].physical(rows[matrix]) for matrix in names]
         stacked = pieces[0] if len(pieces) == 1 else torch.cat([torch.empty(0, dtype=torch.int64), *pieces])
-        return stacked, names, [len(piece) for piece in pieces]
+        return stacked, names, [piece.numel() for piece in pieces]
 
     def owner(self, physical_M: Tensor) -> Tensor:
         """The rank that holds each physical row."""

@@ -37,14 +37,18 @@ class Found:
 
 def look_up(engine: Engine, reads: Sequence[Read], curious: Sequence[Read], work: Work) -> list[Found]:
     """Joint: one gather for the lookups of all ranks; those that are `curious` also get counts."""
-    settled = {read: read.settled(engine.settle) for read in reads}
+    settled = [read.settled(engine.settle) for read in reads]
     as_stored = any(read.as_stored for read in reads)
-    stored = _stored(settled.values(), lambda rows: engine.gather(rows, work.gather, as_stored=as_stored))
-    books = _stored([settled[read] for read in curious], lambda rows: engine.books(rows, work.books))
-    _count_served(engine, settled.values())
+    stored = _stored(settled, lambda rows: engine.gather(rows, work.gather, as_stored=as_stored))
+    books: ByPart = {}
+    if work.books:
+        wanted = [read for asked, read in zip(reads, settled, strict=True) if asked in curious]
+        books = _stored(wanted, lambda rows: engine.books(rows, work.books))
+    if engine.vocabularies:
+        _count_served(engine, settled)
     return [
         Found(vectors=read.answer(stored, engine.projections), counts=read.counts(books) if asked in curious else [])
-        for asked, read in settled.items()
+        for asked, read in zip(reads, settled, strict=True)
     ]
 
 
@@ -53,8 +57,10 @@ def sight(engine: Engine, reads: Sequence[Read], work: Work, now_s: int) -> None
     admission.sight(engine, admission.sightings_of_reads(reads), work.sight, now_s)
 
 
-def _stored(reads: Iterable[Read], get: Callable[[ByMatrix], ByMatrix]) -> ByPart:
+def _stored(reads: Sequence[Read], get: Callable[[ByMatrix], ByMatrix]) -> ByPart:
     """What is got, at once, for the rows of several lookups, as it belongs to each of their parts."""
+    if len(reads) == 1:
+        return shares(reads[0].parts, get(reads[0].rows))
     parts = [part for read in reads for part in read.parts]
     return shares(parts, get(rows_of_parts(parts)))
 
@@ -110,6 +116,6 @@ def _count_served(engine: Engine, reads: Iterable[Read]) -> None:
         for part in read.parts:
             if part.table.name in engine.vocabularies:
                 counts = engine.vocabularies[part.table.name].counts
-                ids = int(part.counts_B.sum())
+                ids = part.kept
                 own = int(part.ids.own.sum()) if not isinstance(part.ids.own, bool) else ids * part.ids.own
                 counts.own, counts.fallback = counts.own + own, counts.fallback + ids - own

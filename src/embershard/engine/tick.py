@@ -4,6 +4,9 @@ In a tick all ranks first agree on what any of them brings (one small sum), then
 one order: lookups, entries, actions. A rank that brings nothing takes part with nothing. Lookups read the version that
 was there when the tick began; every entry makes the next version.
 
+Alone, there is nobody to agree with, so that a lookup needn't be in a tick: whoever brings it may answer it at once, on
+its own thread, between two ticks.
+
 A failure inside a tick would leave ranks in different states, so it ends the process, and its peers with it: requests
 are checked before they come here.
 """
@@ -19,14 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from embershard.engine.jobs import ActionJob, Answer, Job, JobQueue, Load, LookupJob
+from embershard.engine.jobs import ActionJob, Job, JobQueue, Load
+from embershard.engine.lookups import Lookups, work_of
 from embershard.engine.pipeline import Brought, Log, Pipeline
-from embershard.engine.steps import look_up
-from embershard.engine.work import Agreement, Work, work_of_reads
-from embershard.errors import EmbershardError, InvalidInput, Unavailable
+from embershard.engine.work import Agreement, Work
+from embershard.errors import EmbershardError, Unavailable
 
 if TYPE_CHECKING:
-    from embershard.collection import Collection
+    from embershard.collection import Collection, Read
+    from embershard.engine.jobs import Answer
     from embershard.engine.replica import Replica
 
 HEARTBEAT_S = 1.0
@@ -83,15 +87,17 @@ class Ticker:
         self._asked_to_leave, self._lost = asked_to_leave, lost
         self._agreement = Agreement(replica.engine, list(actions))
         self._now_s = 0
-        alone = self._world.size == 1
+        self._alone = alone = self._world.size == 1
         self._heartbeat_s = float("inf") if alone else HEARTBEAT_S
         config = replica.engine.config
         self._queue = JobQueue(config.limits, merged_lookups=1 if alone else MERGED_LOOKUPS)
-        self._pipeline = Pipeline(replica, self._queue, log, config)
+        self._pipeline, self._lookups = Pipeline(replica, self._queue, log, config), Lookups(replica)
+        # Whoever has it may be at the rows.
+        self._rows = threading.Lock()
         self._wake = self._queue.changed
         # How often the group slept, the last sleep from which it was woken, and whether it doesn't sleep now.
         self._sleeps, self._woken, self._awake = 0, -1, False
-        # Whether lookups of any rank had to wait for this tick.
+        # Whether lookups of any rank had to wait for this tick, or were answered before it.
         self._waited = False
         # Whether this rank asked the group to leave, is ready to, and hasn't told its peers yet.
         self._asks, self._ready, self._news, self._told = False, False, False, False
@@ -131,6 +137,29 @@ class Ticker:
         self._queue.put(job)
         return job.done
 
+    def answer(self, read: Read, *, min_version: int, with_counts: bool) -> Answer | None:
+        """A lookup of what is served, here and now, from any thread; None if it takes a tick, or something is in its
+        way: then it is to be submitted.
+
+        Raises:
+            InvalidInput: tables have changed since it was prepared, and lack an id.
+        """
+        if not self._alone or self._queue.lookups_wait or not self._rows.acquire(blocking=False):
+            return None
+        try:
+            if min_version > self.version:
+                return None
+            start = time.perf_counter()
+            read = self._lookups.fitted(read)
+            answer = self._lookups.answer(read, with_counts=with_counts)
+            self._waited = True
+            self._pipeline.note([read], time.perf_counter() - start)
+        finally:
+            self._rows.release()
+        if self._pipeline.sighted:
+            self._queue.nudge()
+        return answer
+
     def ask(self, action: str) -> Future[Any]:
         """Queues an action of this rank's own, for which there is always room: whoever ends for lack of it ends all."""
         job = ActionJob(action=action)
@@ -157,7 +186,7 @@ class Ticker:
             if self._world.device.type == "cuda":
                 torch.cuda.set_device(self._world.device)  # the present device is a thread's own
             while self._tick(self._next()):
-                self._chore()
+                self._work()
             self._farewell()
             self._queue.close(Unavailable("the server is stopping; try again in a moment, or elsewhere"))
         except BaseException as error:  # ranks may differ now, whatever it was: the process must end
@@ -190,20 +219,28 @@ class Ticker:
                     wait_s = min(heartbeat, self._queue.next_deadline()) - time.monotonic()
                     self._wake.wait(None if wait_s == float("inf") else min(max(wait_s, 0), threading.TIMEOUT_MAX))
                 self._queue.nudged = False
-            working = self._chore()
+            working = self._work()
+
+    def _work(self) -> bool:
+        with self._rows:
+            return self._chore()
 
     def _tick(self, load: Load) -> bool:
         """One joint tick; False once all ranks have left."""
+        with self._rows:
+            return self._joint(load)
+
+    def _joint(self, load: Load) -> bool:
         try:
             if not self._awake and self._woken < self._sleeps:
                 self._world.wake(self._sleeps)
-            load.lookups = [job for job in load.lookups if self._fits(job)]
+            load.lookups = [job for job in load.lookups if self._lookups.fits(job)]
             agreed = self._agree(load)
             start = time.perf_counter()
             serving = [job for job in load.lookups if not job.pinned]
-            self._look_up(serving, agreed)
+            self._lookups.serve(serving, agreed.work)
             if agreed.pinned:
-                self._look_up_pinned([job for job in load.lookups if job.pinned])
+                self._lookups.serve_pinned([job for job in load.lookups if job.pinned])
             self._pipeline.note([job.read for job in serving], time.perf_counter() - start)
             self._pipeline.advance(agreed.entries, agreed.now_s)
             for name in sorted(agreed.work.action):
@@ -221,21 +258,10 @@ class Ticker:
         self._sleeps += not self._awake
         return not left
 
-    def _fits(self, job: LookupJob) -> bool:
-        """Whether a lookup can be done: tables may have changed since it was prepared."""
-        if not job.pinned and job.read.generation != self.collection.generation:
-            try:
-                job.read = self.collection.again(job.read)
-            except InvalidInput as refusal:
-                job.refuse(refusal)
-                return False
-        return True
-
     def _agree(self, load: Load) -> _Agreed:
         """Joint: adds up what all ranks bring."""
         serving = [job for job in load.lookups if not job.pinned]
-        mine = work_of_reads([job.read for job in serving], [job.read for job in serving if job.with_counts])
-        mine |= Work(action=frozenset(job.action for job in load.actions))
+        mine = work_of(serving) | Work(action=frozenset(job.action for job in load.actions))
         self._now_s = max(self._now_s, int(time.time()))  # a clock that is set back makes nothing younger
         entries = self._pipeline.brings(lookups=self._waited or bool(load.lookups))
         pinned = len(load.lookups) - len(serving)
@@ -251,36 +277,6 @@ class Ticker:
             pinned=pinned > 0,
             entries=Brought(*brought),
         )
-
-    def _look_up(self, jobs: Sequence[LookupJob], agreed: _Agreed) -> None:
-        """Joint: one gather for all lookups of all ranks."""
-        reads, curious = [job.read for job in jobs], [job.read for job in jobs if job.with_counts]
-        for job, found in zip(jobs, look_up(self._replica.engine, reads, curious, agreed.work), strict=True):
-            job.done.set_result(Answer(vectors=found.vectors, counts=found.counts, version=self.version))
-
-    def _look_up_pinned(self, jobs: Sequence[LookupJob]) -> None:
-        """Joint: one gather for each loaded snapshot that any rank's lookups name."""
-        mine: dict[int, list[LookupJob]] = {}
-        for job in jobs:
-            mine.setdefault(job.pinned, []).append(job)
-        brought = self._world.gather(
-            {
-                version: work_of_reads([job.read for job in of_it], [job.read for job in of_it if job.with_counts])
-                for version, of_it in mine.items()
-            }
-        )
-        for version in sorted({version for of_rank in brought for version in of_rank}):
-            of_it = mine.get(version, [])
-            if (engine := self._replica.loaded.get(version)) is None:
-                for job in of_it:
-                    job.refuse(InvalidInput(f"version {version:,} was just taken out of memory; load it again"))
-                continue
-            work = Work()
-            for of_rank in brought:
-                work |= of_rank.get(version, Work())
-            reads, curious = [job.read for job in of_it], [job.read for job in of_it if job.with_counts]
-            for job, found in zip(of_it, look_up(engine, reads, curious, work), strict=True):
-                job.done.set_result(Answer(vectors=found.vectors, counts=found.counts, version=version))
 
     def _act(self, name: str, jobs: Sequence[ActionJob]) -> None:
         """Joint: does what the callers of all ranks ask for, one after the other."""

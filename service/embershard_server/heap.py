@@ -1,0 +1,20 @@
+"""Has this process keep the memory that it has had."""
+
+from __future__ import annotations
+
+import ctypes
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""What glibc's `mallopt` calls them (malloc.h)."""
+_BLOCK_BYTES, _KEPT_BYTES = 2**26, 2**28
+"""Blocks up to so large come from memory that stays with the process, of which so much may be free. Tables are larger:
+they go back when they are let go."""
+
+
+def keep_freed_memory() -> None:
+    """Answers are large blocks that live for a moment. By itself glibc gets each from the kernel and gives it back, and
+    clearing its pages takes longer than filling them (`mallopt(3)`). Elsewhere than on glibc, nothing happens."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _BLOCK_BYTES)
+        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
