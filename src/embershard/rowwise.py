@@ -11,6 +11,7 @@ what it was made of by at most `error_bound`.
 from __future__ import annotations
 
 import fbgemm_gpu  # noqa: F401  # which registers its operators
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,9 +30,10 @@ _ROUNDING = 1e-6
 def quantised(rows_ND: Tensor) -> Tensor:
     """float32 [N, D], none of them NaN → uint8 [N, D + 8], where they are."""
     made_NT = _quantised(rows_ND)
-    scale_N = _tails(made_NT)[:, 0]
-    if not scale_N.sum().isfinite():
-        wide_N1 = ~scale_N.isfinite()[:, None].to(rows_ND.device)
+    # By numpy, whose calls cost a third: most requests have few rows.
+    scale_N1 = made_NT.numpy()[:, -INT8_TAIL : -INT8_TAIL // 2].copy().view(np.float32)
+    if not np.isfinite(scale_N1.max(initial=0)):
+        wide_N1 = torch.from_numpy(~np.isfinite(scale_N1)).to(rows_ND.device)
         made_NT = _quantised(rows_ND.clamp(-_LARGEST, _LARGEST).where(wide_N1, rows_ND))
     return made_NT.to(rows_ND.device)
 
