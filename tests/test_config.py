@@ -31,7 +31,7 @@ BAD: list[tuple[list[Any], Any, str]] = [
     (["tables", 1, "dim"], 0, "tables[1] 'zip' dim = 0"),
     (["tables", 1, "rowz"], 3, "tables[1] 'zip' rowz: unknown key; allowed here: name, rows, dim, features"),
     (["tables", 1, "pooling"], "max", "pooling = 'max': input should be 'none', 'sum' or 'mean'"),
-    (["tables", 1, "dtype"], "bfloat16", "dtype = 'bfloat16': input should be 'float32' or 'float16'"),
+    (["tables", 1, "dtype"], "bfloat16", "dtype = 'bfloat16': input should be 'float32', 'float16' or 'int8'"),
     (["tables", 1, "name"], "a b", "tables[1] 'a b' name = 'a b': string should match pattern"),
     (["tables", 1, "name"], "user", "table 'user' is there more than once"),
     (["tables", 1, "features"], ["user"], "feature 'user' is there more than once"),

@@ -32,7 +32,7 @@ LAYERS = [
         "embershard.zipf",
     ),
     ("embershard.config", "embershard.formats"),
-    ("embershard.codec", "embershard.ids", "embershard.factor", "embershard.sums"),
+    ("embershard.codec", "embershard.ids", "embershard.factor", "embershard.rowwise", "embershard.sums"),
     ("embershard.client", "embershard.compose", "embershard.vocabulary"),
     ("embershard.change", "embershard.loadtest", "embershard.torch"),
     ("embershard.collection",),

@@ -7,7 +7,7 @@ import logging
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from embershard.config import layout_difference, spelled_out
+from embershard.config import fingerprint_of, layout_difference, narrowed, spelled_out
 from embershard.engine.base import Engine, check_memory
 from embershard.engine.beside import Rest, beside, let_go, without_frames
 from embershard.engine.delta import Delta
@@ -126,11 +126,11 @@ class Publications:
             await self.joint.act("publish_end")
 
     def _check_layout(self, layout: str, fingerprint: str) -> None:
-        """Whether it answers as ours does, the rows of growing tables aside."""
-        config = self._replica.engine.config
-        lines = layout_difference(config.layout(), layout_of(layout))
-        if fingerprint not in ("", ours := config.fingerprint()):
-            lines = lines or [f"fingerprint: {ours} here, {fingerprint[:32]} there"]
+        """Whether it answers as ours does, the rows of growing tables aside, and rows that have fewer bits here."""
+        config, there = self._replica.engine.config, layout_of(layout)
+        lines = layout_difference(config.layout(), narrowed(there, config.dtypes))
+        if fingerprint not in ("", told := fingerprint_of(there)):
+            lines = lines or [f"fingerprint: {told} of what it tells, and {fingerprint[:32]} as it says"]
         if lines:
             raise FingerprintMismatch(
                 "what is published is of another collection, or of other settings than this, "
@@ -191,7 +191,7 @@ class Publications:
 
         def read(key: str) -> Engine:
             engine = made or make()
-            snapshot.load(engine, found, beside=key)
+            snapshot.load(engine, found, beside=key, narrower=True)
             return engine
 
         return read

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
-import numpy as np
+import torch
 
 import embershard
 from embershard import codec
@@ -16,6 +16,7 @@ from embershard.engine.clients import check_identity
 from embershard.engine.entries import Kind, activation_entry, freeze_entry, growth_entry, update_entry
 from embershard.engine.jobs import Answer, EntryJob, Job, LookupJob
 from embershard.errors import FingerprintMismatch, InvalidInput, SequenceGap
+from embershard.rowwise import quantised
 from embershard.v1 import embershard_pb2 as pb
 from embershard_server.describe import describe_published, describe_tables
 from embershard_server.gate import ANSWER_COPIES
@@ -23,6 +24,9 @@ from embershard_server.handlers import single, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
 
     from embershard.collection import IdCounts
     from embershard.engine.entries import Entry
@@ -112,7 +116,7 @@ class Servicers:
         """Vectors for ids; returns a serialised LookupResponse."""
         self._check_fingerprint(request.fingerprint)
         if request.dtype not in codec.DTYPES:
-            raise InvalidInput(f"dtype {request.dtype} is unknown to this server; it has FLOAT32 and FLOAT16")
+            raise InvalidInput(f"dtype {request.dtype} is unknown to this server; it has FLOAT32, FLOAT16 and INT8")
         self._check_features(len(request.features))
         if request.pinned_version and request.min_version:
             raise InvalidInput("a pinned version never changes: leave min_version out, or pinned_version")
@@ -263,7 +267,8 @@ class Servicers:
 
     @staticmethod
     def _read(collection: Collection, request: pb.LookupRequest) -> Read:
-        return collection.read([codec.decode_batch(feature) for feature in request.features])
+        batches = [codec.decode_batch(feature) for feature in request.features]
+        return collection.read(batches, as_stored=request.dtype == pb.D_TYPE_INT8)
 
     def _checked_size(self, read: Read, request: pb.LookupRequest) -> int:
         """Bytes of the answer, if they aren't too many."""
@@ -290,10 +295,12 @@ def _known(counts: IdCounts, request: pb.LookupRequest) -> dict[str, Any]:
     return provenance | ({"updates": counts.updates_N, "sightings": counts.sightings_N} if request.with_counts else {})
 
 
-def _array(vectors_ND: Any, dtype: int) -> Any:
-    array_ND = vectors_ND.cpu().numpy()
-    if array_ND.dtype == (wanted := codec.DTYPES[dtype]):
-        return array_ND
-    # A float16 has no number above 65,504: larger ones become infinite, as IEEE 754 says.
-    with np.errstate(over="ignore"):
-        return array_ND.astype(wanted)
+def _array(vectors: Tensor, dtype: int) -> NDArray[Any]:
+    """Vectors [N, D] as they are asked for; int8 rows may be so already."""
+    match dtype:
+        case pb.D_TYPE_INT8:
+            vectors = vectors if vectors.dtype == torch.uint8 else quantised(vectors)
+        case pb.D_TYPE_FLOAT16:
+            # There is no number above 65,504: larger ones become infinite, as IEEE 754 says.
+            vectors = vectors.half()
+    return vectors.cpu().numpy()

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from embershard.config import narrowed
 from embershard.engine.clients import Clients
 from embershard.engine.entries import Kind, growth_entry
 from embershard.engine.growth import check_room
@@ -98,7 +99,7 @@ def fitted_snapshot(config: Config, data: DataDir, version: int, world: World) -
 
 
 def fitted_publication(config: Config, folder: Path, publication: Publication, world: World) -> tuple[Config, Snapshot]:
-    """Joint: the same of the files of a publication in full.
+    """Joint: the same of the files of a publication in full, whose rows may be stored in fewer bits here.
 
     Raises:
         SnapshotError: on every rank: a file is missing, or isn't what was published.
@@ -113,8 +114,8 @@ def fitted_publication(config: Config, folder: Path, publication: Publication, w
         if told != {name: (file.size, file.sha256) for name, file in files.items()}:
             raise SnapshotError(f"{publication}: its files aren't those that its {MANIFEST} names")
         found.check_files()
-        fitted = config.fitted(found.manifest["layout"])
-        snapshot.check_belongs(fitted, found)
+        fitted = config.fitted(narrowed(found.manifest["layout"], config.dtypes))
+        snapshot.check_belongs(fitted, found, narrower=True)
     return fitted, found
 
 
@@ -141,7 +142,7 @@ def _brought_back(config: Config, data: DataDir, world: World) -> Replica:
                 return read_delta(folder, publication, engine, world.gather)
             fitted, found = fitted_publication(config, folder, publication, world)
             made = make_engine(fitted, world, seeded=False)
-            snapshot.load(made, found)
+            snapshot.load(made, found, narrower=True)
         except SnapshotError as error:
             raise SnapshotError(
                 f"the update log can't be applied, as it has {publication}: {error}. Without its files, move "

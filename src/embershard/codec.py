@@ -5,7 +5,6 @@ Numbers are little-endian. Arrays that come out are views of the bytes that came
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -26,10 +25,14 @@ DTYPES: dict[int, np.dtype[Any]] = {
     pb.D_TYPE_UNSPECIFIED: np.dtype("<f4"),
     pb.D_TYPE_FLOAT32: np.dtype("<f4"),
     pb.D_TYPE_FLOAT16: np.dtype("<f2"),
+    pb.D_TYPE_INT8: np.dtype(np.uint8),
 }
-"""What the wire's DType means."""
+"""What the wire's DType means: of what its rows are."""
 
-DTYPE_BY_NAME = {"float32": pb.D_TYPE_FLOAT32, "float16": pb.D_TYPE_FLOAT16}
+DTYPE_BY_NAME = {"float32": pb.D_TYPE_FLOAT32, "float16": pb.D_TYPE_FLOAT16, "int8": pb.D_TYPE_INT8}
+
+INT8_TAIL = 8
+"""Bytes that follow the numbers of an int8 row: what they are multiplied by, and what is added, float32 each."""
 
 
 def encode_batch(batch: FeatureBatch) -> pb.FeatureIds:
@@ -117,35 +120,32 @@ def encode_answer(
 ) -> bytes:
     """A LookupResponse, serialised: a message like protobuf's own, but the vectors are copied once and not thrice.
 
-    `known` has what is told of the ids of each feature, {field of FeatureRows: array}; it may be empty.
+    `known` has what is told of the ids of each feature, {field of FeatureRows: array}; it may be empty. Vectors of
+    uint8 are int8 rows, [rows, dim + 8].
     """
     pieces: list[bytes | memoryview] = []
     for number, (feature, rows_ND) in enumerate(zip(features, vectors, strict=True)):
-        told = {name: array.tobytes() for name, array in known[number].items()} if known and known[number] else {}
+        told = {name: array.tobytes() for name, array in known[number].items()} if known else {}
+        rows, dim = rows_ND.shape[0], rows_ND.shape[1] - INT8_TAIL * (rows_ND.dtype == np.uint8)
         values = np.ascontiguousarray(rows_ND).data.cast("B") if rows_ND.size else b""
         if told:
-            pieces.append(_head_of_rows.__wrapped__(feature, *rows_ND.shape, len(values), **told))
+            head = pb.FeatureRows(feature=feature, rows=rows, dim=dim, **told).SerializeToString()
         else:
-            pieces.append(_head_of_rows(feature, *rows_ND.shape, len(values)))
-        pieces.append(values)
+            head = _head(feature, rows, dim)
+        tail = _VALUES_TAG + _varint(len(values)) if len(values) else b""
+        pieces += [_FEATURES_TAG + _varint(len(head) + len(tail) + len(values)), head, tail, values]
     return b"".join([*pieces, pb.LookupResponse(version=version).SerializeToString()])
 
 
 @lru_cache(maxsize=4096)
-def _head_of_rows(feature: str, rows: int, dim: int, size: int, **told: bytes) -> bytes:
-    """What precedes `size` bytes of values in an answer."""
-    head = pb.FeatureRows(feature=feature, rows=rows, dim=dim, **told).SerializeToString()
-    tail = _VALUES_TAG + _varint(size) if size else b""
-    return _FEATURES_TAG + _varint(len(head) + len(tail) + size) + head + tail
+def _head(feature: str, rows: int, dim: int) -> bytes:
+    return pb.FeatureRows(feature=feature, rows=rows, dim=dim).SerializeToString()
 
 
 def decode_answer(message: pb.LookupResponse, dtype: int) -> Rows:
-    """A LookupResponse → {feature: [rows, dim]}, views of the message's bytes."""
+    """A LookupResponse → {feature: [rows, dim]}, views of the message's bytes; of int8 rows, what they stand for."""
     return Rows(
-        {
-            part.feature: np.frombuffer(part.values, DTYPES[dtype]).reshape(part.rows, part.dim)
-            for part in message.features
-        },
+        {part.feature: _vectors(part, dtype) for part in message.features},
         version=message.version,
         provenance={
             part.feature: np.frombuffer(part.provenance, np.uint8) for part in message.features if part.provenance
@@ -153,6 +153,18 @@ def decode_answer(message: pb.LookupResponse, dtype: int) -> Rows:
         updates=_counts(message, "updates"),
         sightings=_counts(message, "sightings"),
     )
+
+
+def _vectors(part: pb.FeatureRows, dtype: int) -> NDArray[np.floating[Any]]:
+    if dtype != pb.D_TYPE_INT8:
+        return np.frombuffer(part.values, DTYPES[dtype]).reshape(part.rows, part.dim)
+    rows_NT = np.frombuffer(part.values, np.uint8).reshape(part.rows, part.dim + INT8_TAIL)
+    scale_N1, bias_N1 = np.hsplit(np.ascontiguousarray(rows_NT[:, part.dim :]).view("<f4"), 2)
+    # One after the other, each rounded, as `rowwise.floats` does it: the same bits.
+    vectors_ND = rows_NT[:, : part.dim].astype(np.float32)
+    vectors_ND *= scale_N1
+    vectors_ND += bias_N1
+    return vectors_ND
 
 
 def _counts(message: pb.LookupResponse, name: str) -> dict[str, NDArray[np.int32]]:
@@ -178,7 +190,8 @@ def unpack_strings(packed: Mapping[str, NDArray[Any]]) -> list[str | None]:
 
 def answer_bytes(shapes: Iterable[tuple[int, int]], dtype: int) -> int:
     """Bytes of the vectors of an answer with parts of these shapes."""
-    return DTYPES[dtype].itemsize * sum(math.prod(shape) for shape in shapes)
+    tail = INT8_TAIL * (dtype == pb.D_TYPE_INT8)
+    return sum(rows * (DTYPES[dtype].itemsize * dim + tail) for rows, dim in shapes)
 
 
 _FEATURES_TAG = bytes([pb.LookupResponse.FEATURES_FIELD_NUMBER << 3 | 2])

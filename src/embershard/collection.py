@@ -16,7 +16,9 @@ from torch import Tensor
 from embershard.arrays import tensor_of
 from embershard.change import MAX_GRADIENT, ByMatrix, ByPart, Change, Move, Write, check_size, rows_of_parts
 from embershard.compose import RowBatch
+from embershard.config import SERVES_ONLY
 from embershard.errors import InvalidInput
+from embershard.rowwise import floats
 from embershard.types import FeatureBatch, FeatureUpdate
 
 if TYPE_CHECKING:
@@ -37,21 +39,30 @@ class Read:
     """What it costs: numbers of all rows that are touched."""
     generation: int = 0
     """Of the tables that it fits."""
+    as_stored: bool = False
+    """Whether int8 rows with which nothing is to be done are answered as they are stored, uint8 [outputs, D + 8]."""
 
     @classmethod
-    def of(cls, parts: Sequence[RowBatch], numbers: int, generation: int = 0) -> Read:
+    def of(cls, parts: Sequence[RowBatch], numbers: int, generation: int = 0, *, as_stored: bool = False) -> Read:
         """Reads the rows of these parts."""
-        return cls(parts=parts, rows=rows_of_parts(parts), numbers=numbers, generation=generation)
+        rows = rows_of_parts(parts)
+        return cls(parts=parts, rows=rows, numbers=numbers, generation=generation, as_stored=as_stored)
 
     def settled(self, settle: Callable[[RowBatch], RowBatch]) -> Read:
         """The same with the rows that ids have in this tick."""
         if all(part.ids.keys is None for part in self.parts):
             return self
-        return Read.of([settle(part) for part in self.parts], self.numbers, self.generation)
+        parts = [settle(part) for part in self.parts]
+        return Read.of(parts, self.numbers, self.generation, as_stored=self.as_stored)
 
     def answer(self, stored: ByPart, projections: Mapping[str, Tensor]) -> list[Tensor]:
         """The vectors [outputs, D] of each part, from its stored rows."""
-        return [part.compose(stored[part], projections.get(part.table.name)) for part in self.parts]
+        return [
+            part.placed(stored[part][0])
+            if self.as_stored and part.table.serves_only and part.plain
+            else part.compose([floats(rows) for rows in stored[part]], projections.get(part.table.name))
+            for part in self.parts
+        ]
 
     def counts(self, books: ByPart) -> list[IdCounts]:
         """What is known of the ids [N] of each part, from the books [M, 3] of its rows."""
@@ -92,14 +103,15 @@ class Collection:
         self.config, self.generation, self.bounded = config, generation, bounded
         self.table_of: dict[str, TableSpec] = {feature: table for table in config.tables for feature in table.features}
 
-    def read(self, batches: Sequence[FeatureBatch]) -> Read:
-        """A lookup of these batches.
+    def read(self, batches: Sequence[FeatureBatch], *, as_stored: bool = False) -> Read:
+        """A lookup of these batches; `as_stored` is as `Read` has it.
 
         Raises:
             InvalidInput: an unknown or repeated feature, a bad id, too many ids.
         """
         numbers = self.count(batches)
-        return Read.of([self._row_batch(batch) for batch in batches], numbers, self.generation)
+        parts = [self._row_batch(batch) for batch in batches]
+        return Read.of(parts, numbers, self.generation, as_stored=as_stored)
 
     def again(self, read: Read) -> Read:
         """A lookup that was made for these tables as they were at another time.
@@ -107,7 +119,7 @@ class Collection:
         Raises:
             InvalidInput: an id that they don't have.
         """
-        return self.read([part.batch for part in read.parts])
+        return self.read([part.batch for part in read.parts], as_stored=read.as_stored)
 
     def change(self, updates: Sequence[FeatureUpdate]) -> Change:
         """An update with these gradients and values; all of it is checked before any of it is applied.
@@ -206,6 +218,8 @@ class Collection:
 
 def _move(part: RowBatch, gradients_BD: NDArray[np.float32]) -> Move:
     where = f"feature {part.batch.feature!r}"
+    if part.table.serves_only:
+        raise InvalidInput(f"{where}: table {part.table.name!r} {SERVES_ONLY}: gradients can't move them")
     _check_shape(where, "gradients", gradients_BD, (part.outputs, part.table.dim))
     check_size(where, "gradients", gradients_BD, MAX_GRADIENT, "clip them")
     return Move.of(part, tensor_of(gradients_BD))
@@ -213,6 +227,8 @@ def _move(part: RowBatch, gradients_BD: NDArray[np.float32]) -> Move:
 
 def _check_writable(where: str, what: str, table: TableSpec) -> None:
     """Raises InvalidInput unless ids of the table own rows that may be replaced."""
+    if table.serves_only:
+        raise InvalidInput(f"{where}: table {table.name!r} {SERVES_ONLY}: they can't be replaced one by one")
     if table.frozen:
         raise InvalidInput(f"{where}: table {table.name!r} is frozen; its rows can't be replaced")
     if not table.capacity:

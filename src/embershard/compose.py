@@ -115,6 +115,12 @@ class RowBatch:
         return self.table.pooling == "mean" or self.table.signed or self.batch.weights is not None
 
     @property
+    def plain(self) -> bool:
+        """Whether each answer is one stored row as it is, or zeros for padding."""
+        one_each = isinstance(self.ids.rows_per_id, int) and self.ids.rows_per_id == 1 and self.ids.signs_M is None
+        return one_each and self.table.plain
+
+    @property
     def summed(self) -> RowBatch:
         """The same where rows are stored as the sums that `inner` makes of them."""
         return replace(self, inner=Sums(offsets=None, coefficients_M=None))
@@ -133,6 +139,14 @@ class RowBatch:
     def outputs(self) -> int:
         """Vectors that are answered: examples if pooled, else ids."""
         return len(self.batch.ids) if self.table.pooling == "none" else self.batch.examples
+
+    def placed(self, rows_MT: Tensor) -> Tensor:
+        """Stored rows → answers [outputs, …], where they are `plain`."""
+        if self.ids.kept_N is None:
+            return rows_MT
+        placed_NT = rows_MT.new_zeros(len(self.batch.ids), rows_MT.shape[1])
+        placed_NT[tensor_of(self.ids.kept_N).to(rows_MT.device)] = rows_MT
+        return placed_NT
 
     def compose(self, stored: Sequence[Tensor], projection_RD: Tensor | None) -> Tensor:
         """Gathered rows of each matrix → answers [outputs, D]."""

@@ -33,6 +33,9 @@ class Implementation:
     def lookup(self, batches: Sequence[Sequence[FeatureBatch]], now_s: int | None = None) -> list[list[Array]]:
         return self._each("lookup", [[of_rank, now_s] for of_rank in batches])
 
+    def as_stored(self, batches: Sequence[Sequence[FeatureBatch]]) -> list[list[Array]]:
+        return self._each("as_stored", [[of_rank] for of_rank in batches])
+
     def provenance(self, batches: Sequence[Sequence[FeatureBatch]], now_s: int | None = None) -> list[list[Array]]:
         return self._each("provenance", [[of_rank, now_s] for of_rank in batches])
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from embershard.config import Config, Matrix, QuotientRemainder, TableSpec, VocabularyIds
 from embershard.engine.initial import fill_initial
 from embershard.ids import Keys, hashed_rows, rows_of
+from embershard.rowwise import floats, quantised
 from embershard.types import FeatureBatch, FeatureUpdate
 from embershard.vocabulary import Sightings, Vocabulary
 
@@ -67,7 +68,7 @@ class Reference:
     def _start(self, matrix: Matrix) -> Tensor:
         rows = torch.empty(matrix.rows, matrix.dim)
         fill_initial(rows, matrix, self.config.collection.seed, 0)
-        return rows.to(getattr(torch, matrix.dtype)).double()
+        return (floats(quantised(rows)) if matrix.dtype == "int8" else rows.to(getattr(torch, matrix.dtype))).double()
 
     def _optimizer(self, matrix: Matrix) -> Any:
         return self.config.optimizer_of(matrix.table)

@@ -15,7 +15,9 @@ from embershard.engine.freezing import freeze
 from embershard.engine.growth import Growing, Growth, grow
 from embershard.engine.local import LocalEngine
 from embershard.engine.session import Session
+from embershard.engine.steps import look_up
 from embershard.engine.touched import Touched
+from embershard.engine.work import Agreement, work_of_reads
 from embershard.engine.world import SoloWorld
 from embershard.publisher import Publisher
 from embershard.store import snapshot
@@ -31,6 +33,13 @@ class Subject:
 
     def lookup(self, batches: Sequence[FeatureBatch], now_s: int | None = None) -> list[np.ndarray[Any, Any]]:
         return [vectors.cpu().numpy() for vectors in self.session.lookup(batches, now_s=now_s).vectors]
+
+    def as_stored(self, batches: Sequence[FeatureBatch]) -> list[np.ndarray[Any, Any]]:
+        """As `lookup`, but of int8 rows the bytes, where nothing is done with them."""
+        read = self.session.collection.read(batches, as_stored=True)
+        work, _, _ = Agreement(self.engine)(work_of_reads([read], []), 0)
+        (found,) = look_up(self.engine, [read], [], work)
+        return [vectors.cpu().numpy() for vectors in found.vectors]
 
     def provenance(self, batches: Sequence[FeatureBatch], now_s: int | None = None) -> list[np.ndarray[Any, Any]]:
         found = self.session.lookup(batches, with_counts=True, now_s=now_s).counts

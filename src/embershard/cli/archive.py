@@ -139,6 +139,27 @@ def remap(options: Namespace) -> Answer:
     )
 
 
+def convert(options: Namespace) -> Answer:
+    """A snapshot with its rows in fewer bits."""
+    _prepare("convert")
+    from embershard.config import load_config
+    from embershard.store import convert as converting
+    from embershard.store.offline import find_snapshot
+
+    old = find_snapshot(options.snapshot)
+    made, tables = converting.convert(old, load_config(options.config), options.output)
+    told = {"version": made.version, "path": str(made.path), "bytes_before": old.bytes, "bytes": made.bytes}
+    return Answer(
+        document={**told, "tables": {name: {"before": a, "after": b} for name, (a, b) in tables.items()}},
+        lines=[
+            f"version {made.version}",
+            f"path {made.path}",
+            f"bytes {old.bytes:,} before, {made.bytes:,} after",
+            *(f"table {name}: {before} before, {after} after" for name, (before, after) in tables.items()),
+        ],
+    )
+
+
 def _prepare(command: str) -> None:
     """Before anything that imports torch."""
     need_packages(f"embershard {command}", doctor.SERVER)

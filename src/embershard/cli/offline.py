@@ -57,6 +57,16 @@ row does; rows of ids that are gone are dropped. All else must be the same. The 
 {"version": 42, "path": "new-state/snapshots/000000000042", "tables": {"word": {"moved": 9990, "stayed": 10, "added": 3,
 "gone": 2, "unnamed": 0}}}.
 """
+CONVERT = """\
+examples:
+  embershard convert state/ --config serving.toml --output serving-state/
+
+Stores the rows of a snapshot as the dtypes of a configuration say, in fewer bits than they have: float32 as float16 or
+int8, float16 as int8; all else must be the same. int8 rows are for serving only, take dim + 8 bytes each, and have no
+optimizer state; `embershard diff` tells how far numbers are from what they were. The snapshot keeps its version. With
+--json: {"version": 42, "path": "serving-state/snapshots/000000000042", "bytes_before": 27700000, "bytes": 8100000,
+"tables": {"user": {"before": "float32", "after": "int8"}}}.
+"""
 
 
 def add_offline(command: Command) -> None:
@@ -96,4 +106,12 @@ def add_offline(command: Command) -> None:
         dest="old_lists",
         metavar="TABLE=FILE",
         help="the old list of a table, if the snapshot has none; may be repeated",
+    )
+    one = command("convert", archive.convert, "Stores the rows of a snapshot in fewer bits.", CONVERT)
+    one.add_argument("snapshot", type=Path, metavar="SNAPSHOT", help=SNAPSHOT_PATH)
+    one.add_argument(
+        "--config", type=Path, required=True, metavar="NEW.toml", help="the collection with the new dtypes"
+    )
+    one.add_argument(
+        "--output", type=Path, required=True, metavar="DATA_DIR", help="a data directory without any snapshot"
     )

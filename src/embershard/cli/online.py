@@ -123,7 +123,10 @@ def add_online(command: Command) -> None:
 
 def _add_reading(one: ArgumentParser) -> None:
     one.add_argument(
-        "--dtype", choices=["float32", "float16"], default="float32", help="of the vectors (default %(default)s)"
+        "--dtype",
+        choices=["float32", "float16", "int8"],
+        default="float32",
+        help="of the vectors on the wire (default %(default)s)",
     )
     one.add_argument(
         "--min-version",

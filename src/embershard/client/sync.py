@@ -67,7 +67,8 @@ class Client(AdminCalls):
         pinned_version: int = 0,
         timeout_s: float | None = None,
     ) -> Rows:
-        """The vectors of ids: {feature: [ids, or examples if pooled, dim]} of `dtype` float32 or float16.
+        """The vectors of ids: {feature: [ids, or examples if pooled, dim]} of `dtype` float32 or float16; or
+        int8, which is float32 that has travelled in a quarter of the bytes, and lost what the proto says of it.
 
         `min_version` waits for a version, so that you read your own writes; `pinned_version` reads a loaded snapshot,
         which never changes, and not what is served; `fingerprint` refuses another collection;

@@ -122,6 +122,11 @@ class Config:
         """What decides which vector an id gets: two collections with one layout answer alike."""
         return {"seed": self.collection.seed, "tables": {table.name: _layout(table) for table in self.tables}}
 
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """{table: of its stored rows}."""
+        return {table.name: table.dtype for table in self.tables}
+
     def fingerprint(self) -> str:
         """A digest of the layout, the rows of tables that may grow left out."""
         return fingerprint_of(self.layout())

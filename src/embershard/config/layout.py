@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 _ABSENT = object()
 GROWING = ("direct", "vocabulary")
 """Kinds of ids whose tables may grow: more rows change no vector that was there before, so that their number isn't part
 of the fingerprint."""
+_BITS = {"float32": 32, "float16": 16, "int8": 8}
 _DIFFERENCES = 6
 """Those of a layout that are spelled out; more would bury the message."""
 
@@ -23,6 +25,17 @@ def fingerprint_of(layout: dict[str, Any]) -> str:
 def layout_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     """Spells out where two layouts answer differently, one line a place: `tables.user.dim: 5 here, 6 there`."""
     return difference(_identity(ours), _identity(theirs))
+
+
+def narrowed(layout: dict[str, Any], dtypes: Mapping[str, str]) -> dict[str, Any]:
+    """A layout of rows as it is once they are stored in these dtypes, {table: dtype}, where those take fewer bits."""
+
+    def narrower(name: str, dtype: str) -> str:
+        other = dtypes.get(name, dtype)
+        return other if _BITS[other] < _BITS.get(dtype, 0) else dtype
+
+    tables = {name: {**table, "dtype": narrower(name, table["dtype"])} for name, table in layout["tables"].items()}
+    return {**layout, "tables": tables}
 
 
 def spelled_out(lines: list[str]) -> str:

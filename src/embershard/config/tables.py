@@ -32,6 +32,9 @@ from embershard.config.specs import (
     VocabularyIds,
 )
 
+SERVES_ONLY = "stores int8 rows, which are for serving only"
+"""Why something can't be done to a table."""
+
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
 class TableSpec:
@@ -57,8 +60,9 @@ class TableSpec:
     """Of every id's vector before pooling: l2 (length 1) or layer (mean 0, variance 1)."""
     pooling: Literal["none", "sum", "mean"] = "none"
     """How the ids of one example become one vector."""
-    dtype: Literal["float32", "float16"] = "float32"
-    """Of the stored rows; optimizer state, projections and answers are float32."""
+    dtype: Literal["float32", "float16", "int8"] = "float32"
+    """Of the stored rows; optimizer state, projections and answers are float32. int8: dim + 8 bytes a row, row-wise
+    (`rowwise`), for serving only: such a table is frozen, and its rows come from snapshots and publications."""
     init: InitSpec = field(default_factory=InitSpec)
     """How rows start."""
     optimizer: OptimizerSpec | None = None
@@ -69,6 +73,8 @@ class TableSpec:
     def __post_init__(self) -> None:
         if not self.features:
             object.__setattr__(self, "features", [self.name])
+        if self.serves_only:
+            object.__setattr__(self, "frozen", True)
         self._check_ids()
         if isinstance(self.factor, QuotientRemainder):
             self._check_pairs(self.factor)
@@ -158,6 +164,16 @@ class TableSpec:
         return product or isinstance(self.factor, LowRank) or self.normalise != "none"
 
     @property
+    def serves_only(self) -> bool:
+        """Whether its rows are stored in a form that nothing can move."""
+        return self.dtype == "int8"
+
+    @property
+    def plain(self) -> bool:
+        """Whether an id's vector is what is stored of its row, and nothing is pooled."""
+        return self.factor is None and self.scale == self.normalise == self.pooling == "none"
+
+    @property
     def counts_lookups(self) -> bool:
         """Whether lookups are sightings."""
         return isinstance(self.ids, VocabularyIds) and self.ids.count_lookups
@@ -181,7 +197,7 @@ class Matrix:
     dim: int
     """Numbers in a row."""
     dtype: str
-    """float32 or float16."""
+    """float32, float16 or int8."""
     init: InitSpec
     """How rows start: the spread."""
     mean: float = 0.0

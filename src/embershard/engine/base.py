@@ -21,6 +21,7 @@ from embershard.engine.placement import Group, bytes_of_tables, groups_of
 from embershard.engine.publication import Published
 from embershard.engine.shard import Shard, Start
 from embershard.errors import ConfigError
+from embershard.rowwise import floats
 from embershard.sums import Sums
 from embershard.vocabulary import Vocabulary, bytes_of_vocabulary
 
@@ -97,9 +98,15 @@ class Engine(ABC):
         """The matrices of all tables, {name: matrix}."""
         return {name: slot.matrix for group in self.groups for name, slot in group.slots.items()}
 
-    @abstractmethod
     def make_shard(self, group: Group) -> Shard:
         """Makes this rank's share of a group, its contents not yet defined."""
+        if group.quantised:
+            return Shard.quantised(group, self.world.rank, self.world.device)
+        return self._make_shard(group)
+
+    @abstractmethod
+    def _make_shard(self, group: Group) -> Shard:
+        """As `make_shard`, of rows that gradients may move."""
 
     @abstractmethod
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
@@ -124,9 +131,21 @@ class Engine(ABC):
     def _from_owners(self, group: Group, physical_M: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
         """What the rank that holds a row reads of it, for each row."""
 
-    def gather(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
-        """The rows of each matrix, {matrix: float32 [M, D]}."""
-        return self._each(rows, active, self._gathered)
+    def gather(
+        self, rows: Mapping[str, Tensor], active: Collection[str], *, as_stored: bool = False
+    ) -> dict[str, Tensor]:
+        """The rows of each matrix, {matrix: float32 [M, D]}; int8 rows uint8 [M, D + 8] if wanted as stored."""
+
+        def read(group: Group, physical_M: Tensor) -> Tensor:
+            if group.quantised:
+                weight = self.shards[group.name].weight
+                # They travel between ranks as they are.
+                rows_MT = self._from_owners(group, physical_M, lambda local_M: weight.index_select(0, local_M))
+                return rows_MT if as_stored else floats(rows_MT)
+            vectors_MD = self._gather(group, physical_M)
+            return vectors_MD if group.dim == group.kernel_dim else vectors_MD[:, : group.dim]
+
+        return self._each(rows, active, read)
 
     def books(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
         """What is known of each row, {matrix: int32 [M, 3]}: updates, sightings, and whether it is frozen."""
@@ -187,7 +206,8 @@ class Engine(ABC):
         """Overwrites rows with values [M, D]; a row is named once a rank, and the highest rank that names it wins."""
         for group in self._active(active):
             physical_M, names, _ = group.physical(rows)
-            values_MD = _stacked(values, names, group.kernel_dim).to(self.world.device)
+            dim = group.dim if group.quantised else group.kernel_dim
+            values_MD = _stacked(values, names, dim).to(self.world.device)
             local_M, arrived_MD = self.to_owners(group, physical_M.to(self.world.device), values_MD)
             assert arrived_MD is not None
             self.shards[group.name].write(*last_of_each(local_M, arrived_MD), start)
@@ -239,10 +259,6 @@ class Engine(ABC):
             else:
                 answers.update(zip(names, answered.split_with_sizes(counts), strict=True))
         return answers
-
-    def _gathered(self, group: Group, physical_M: Tensor) -> Tensor:
-        vectors_MD = self._gather(group, physical_M)
-        return vectors_MD if group.dim == group.kernel_dim else vectors_MD[:, : group.dim]
 
     def _active(self, matrices: Collection[str]) -> list[Group]:
         return [group for group in self.groups if not group.slots.keys().isdisjoint(matrices)]

@@ -118,7 +118,7 @@ class _Watched:
 
     def parts(self, kind: str) -> list[tuple[Part, int]]:
         """The matrices' shares of one kind of tensor, each with the row of the shard at which it begins."""
-        tensor, rank, dim = self._kinds[kind], self.shard.rank, self.shard.group.dim
+        tensor, rank, dim = self._kinds[kind], self.shard.rank, self.shard.group.stored_dim
         found = []
         for name, slot in self.shard.group.slots.items():
             first, stop = slot.held(rank)
@@ -155,7 +155,7 @@ class _Watched:
 
     def _narrow(self, rows: Tensor) -> Tensor:
         """Without the columns that only kernels want."""
-        return rows if rows.ndim == 1 else rows[:, : self.shard.group.dim]
+        return rows if rows.ndim == 1 else rows[:, : self.shard.group.stored_dim]
 
     def _keep(self, local_M: Tensor) -> None:
         try:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from embershard.collection import Collection
-from embershard.config import MAX_ROWS, HashedIds, VocabularyIds
+from embershard.config import MAX_ROWS, SERVES_ONLY, HashedIds, VocabularyIds
 from embershard.engine.base import check_memory
 from embershard.engine.beside import SLICE_BYTES
 from embershard.engine.placement import groups_of, moves
@@ -231,6 +231,8 @@ def _check(engine: Engine, table: TableSpec, growth: Growth) -> None:
         raise InvalidInput(f"table {table.name!r} has {table.rows:,} rows and can't shrink to {growth.rows:,}")
     if growth.rows > MAX_ROWS:
         raise InvalidInput(f"table {table.name!r} can grow to at most {MAX_ROWS:,} rows, not to {growth.rows:,}")
+    if table.serves_only and (growth.mean or growth.mean_of):
+        raise InvalidInput(f"table {table.name!r} {SERVES_ONLY}: new rows can't be a mean; grow it without saying how")
     if isinstance(table.ids, VocabularyIds) and (growth.mean or growth.mean_of):
         raise InvalidInput(
             f"table {table.name!r} has vocabulary ids, each of which starts from what it was served before; grow it "

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from embershard.config import Matrix
 from embershard.ids import table_seed
+from embershard.rowwise import stored_as
 
 CHUNK_ROWS = 4096
 """Rows that share one stream of random bits; a part of the format, since it decides what each row starts as."""
@@ -38,11 +39,12 @@ def initial_rows(matrix: Matrix, seed: int, chunk: int) -> Tensor:
 def fill_initial(
     view_ND: Tensor, matrix: Matrix, seed: int, first_row: int, progress: Callable[[int], object] = lambda _: None
 ) -> None:
-    """Writes the start of the rows `first_row`, `first_row` + 1, … of a matrix into a shard's view."""
+    """Writes the start of the rows `first_row`, `first_row` + 1, … of a matrix into a shard's view, as its dtype stores
+    them."""
     done = 0
     while done < len(view_ND):
         chunk, skip = divmod(first_row + done, CHUNK_ROWS)
         rows_CD = initial_rows(matrix, seed, chunk)[skip : skip + len(view_ND) - done]
-        view_ND[done : done + len(rows_CD)].copy_(rows_CD)
+        view_ND[done : done + len(rows_CD)].copy_(stored_as(view_ND.dtype, rows_CD))
         done += len(rows_CD)
         progress(len(rows_CD))

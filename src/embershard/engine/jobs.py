@@ -100,7 +100,7 @@ class Answer:
     """A lookup's result."""
 
     vectors: list[Tensor]
-    """float32 [outputs, D] for each feature of the request."""
+    """As `Found` has them."""
     counts: list[IdCounts]
     """What is known of the ids of each feature; empty unless asked for."""
     version: int

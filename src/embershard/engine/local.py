@@ -25,8 +25,8 @@ class LocalEngine(Engine):
 
     name, made_beside = "local", True
 
-    def make_shard(self, group: Group) -> Shard:
-        """As `Engine.make_shard`."""
+    def _make_shard(self, group: Group) -> Shard:
+        """As `Engine._make_shard`."""
         on_cpu = self.world.device.type == "cpu"
         placed = (
             (EmbeddingLocation.HOST, ComputeDevice.CPU) if on_cpu else (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)

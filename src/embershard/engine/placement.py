@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from embershard.codec import INT8_TAIL
+
 if TYPE_CHECKING:
     from embershard.config import Config, Matrix, OptimizerSpec
 
@@ -73,7 +75,7 @@ class Group:
     dim: int
     """What callers see."""
     dtype: torch.dtype
-    """Of the stored rows."""
+    """Of the stored rows; uint8 if they are int8 rows."""
     optimizer: OptimizerSpec
     """How gradients move rows."""
     block_rows: int
@@ -87,13 +89,25 @@ class Group:
         return self.block_rows * self.world_size
 
     @property
+    def quantised(self) -> bool:
+        """Whether rows are stored as int8 rows (`rowwise`), which no kernel moves."""
+        return self.dtype == torch.uint8
+
+    @property
+    def stored_dim(self) -> int:
+        """Numbers of a row as snapshots have it; of int8 rows, bytes."""
+        return self.dim + INT8_TAIL * self.quantised
+
+    @property
     def kernel_dim(self) -> int:
-        """The dim that is stored: padded with zeros to what FBGEMM's kernels want."""
-        return -(-self.dim // _KERNEL_DIM) * _KERNEL_DIM
+        """The same as engines have it: padded with zeros to what FBGEMM's kernels want, unless there is no kernel."""
+        return self.stored_dim if self.quantised else -(-self.dim // _KERNEL_DIM) * _KERNEL_DIM
 
     @property
     def state_shape(self) -> tuple[int, ...] | None:
         """Shape of a rank's optimizer state: one sum of squares a number, or a row, or none."""
+        if self.quantised:
+            return None
         shapes = {"sgd": None, "adagrad": (self.block_rows, self.kernel_dim), "rowwise_adagrad": (self.block_rows,)}
         return shapes[self.optimizer.kind]
 
@@ -173,7 +187,7 @@ def _stack(
             for matrix, block, offset in zip(matrices, blocks, offsets, strict=True)
         },
         dim=dim,
-        dtype=getattr(torch, dtype),
+        dtype=torch.uint8 if dtype == "int8" else getattr(torch, dtype),
         optimizer=optimizer,
         block_rows=block_rows,
         world_size=world_size,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from embershard.engine.initial import fill_initial
+from embershard.rowwise import stored_as
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,11 +49,11 @@ class Shard:
     group: Group
     """What is stacked here."""
     kernel: Any
-    """What gathers and moves the rows: the engine's own."""
+    """What gathers and moves the rows: the engine's own; None of int8 rows, which don't move."""
     rank: int
     """Whose share it is."""
     weight: Tensor
-    """[block_rows, kernel_dim] of the group's dtype; columns past the group's dim are zeros and stay so."""
+    """[block_rows, kernel_dim] of the group's dtype; columns past the group's stored_dim are zeros and stay so."""
     state: Tensor | None
     """float32 sums of squares, [block_rows] or [block_rows, kernel_dim]; None for sgd."""
     updates: Tensor
@@ -80,6 +81,12 @@ class Shard:
             frozen=frozen,
         )
 
+    @classmethod
+    def quantised(cls, group: Group, rank: int, device: torch.device) -> Shard:
+        """Of int8 rows."""
+        weight = torch.empty(group.block_rows, group.stored_dim, dtype=group.dtype, device=device)
+        return cls.of(group, None, rank, weight, None)
+
     @property
     def kinds(self) -> dict[str, Tensor]:
         """All that there is of each row, one tensor a kind: `weight`, `sum` if any, and the books."""
@@ -102,11 +109,11 @@ class Shard:
         for slot in self.group.slots.values():
             start, stop = slot.held(self.rank)
             first = min(max(start, (known or {}).get(slot.matrix.name, 0)), stop)
-            view = self.weight[slot.local(self.rank), : self.group.dim][first - start :]
+            view = self.weight[slot.local(self.rank), : self.group.stored_dim][first - start :]
             fill_initial(view, slot.matrix, seed, first, progress)
 
     def write(self, local_M: Tensor, values_MD: Tensor, start: Start) -> None:
-        """Overwrites rows of this shard with [M, kernel_dim], each at most once."""
+        """Overwrites rows of this shard, each at most once, with floats [M, kernel_dim]; int8 rows with [M, D]."""
         self._tell(local_M)
         if start is not Start.NONE:
             for tensor in (self.state, self.updates, self.sightings, self.frozen):
@@ -114,8 +121,7 @@ class Shard:
                     tensor.index_fill_(0, local_M, 0)
         if start is not Start.EMPTY:
             self._count(local_M)
-        largest = torch.finfo(self.weight.dtype).max  # a sum of rows may be more than half precision holds
-        self.weight.index_copy_(0, local_M, values_MD.clamp(-largest, largest).to(self.weight))
+        self.weight.index_copy_(0, local_M, stored_as(self.weight.dtype, values_MD.to(self.weight.device)))
 
     def replace(self, local_M: Tensor, kinds: Mapping[str, Tensor]) -> tuple[int, int]:
         """Overwrites all that there is of rows, each named once, {kind: [M] or [M, kernel_dim]}; frozen ones stay.
@@ -184,7 +190,7 @@ class Shard:
         """Views of one matrix's rows on this rank: `weight` [n, D], `sum` [n] or [n, D] if any, and the books [n]."""
         local = self.group.slots[matrix].local(self.rank)
         return {
-            kind: tensor[local] if tensor.ndim == 1 else tensor[local, : self.group.dim]
+            kind: tensor[local] if tensor.ndim == 1 else tensor[local, : self.group.stored_dim]
             for kind, tensor in self.kinds.items()
         }
 

@@ -30,7 +30,7 @@ class Found:
     """What a lookup is answered with."""
 
     vectors: list[Tensor]
-    """float32 [outputs, D] for each feature of the request."""
+    """float32 [outputs, D] for each feature of the request; uint8 [outputs, D + 8] where `Read.as_stored` says so."""
     counts: list[IdCounts] = field(default_factory=list)
     """What is known of the ids of each feature; empty unless asked for."""
 
@@ -38,7 +38,8 @@ class Found:
 def look_up(engine: Engine, reads: Sequence[Read], curious: Sequence[Read], work: Work) -> list[Found]:
     """Joint: one gather for the lookups of all ranks; those that are `curious` also get counts."""
     settled = [read.settled(engine.settle) for read in reads]
-    stored = _stored(settled, lambda rows: engine.gather(rows, work.gather))
+    as_stored = any(read.as_stored for read in reads)
+    stored = _stored(settled, lambda rows: engine.gather(rows, work.gather, as_stored=as_stored))
     books: ByPart = {}
     if work.books:
         wanted = [read for asked, read in zip(reads, settled, strict=True) if asked in curious]

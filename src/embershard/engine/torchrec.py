@@ -47,8 +47,8 @@ class TorchRecEngine(Engine):
         set_gradient_division(False)
         super().__init__(config, world, seeded=seeded)
 
-    def make_shard(self, group: Group) -> Shard:
-        """As `Engine.make_shard`."""
+    def _make_shard(self, group: Group) -> Shard:
+        """As `Engine._make_shard`."""
         module = _sharded(group, self.world)
         key = f"embeddings.{group.name}.weight"
         weight = module.state_dict()[key].local_shards()[0].tensor.detach()

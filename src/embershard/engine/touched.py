@@ -213,6 +213,6 @@ class Touched:
 
 def _kinds(shard: Shard, local_n: Tensor) -> Columns:
     """{kind: [n] or [n, D]} of rows of a shard."""
-    dim = shard.group.dim
+    dim = shard.group.stored_dim
     copies = {kind: tensor.index_select(0, local_n) for kind, tensor in shard.kinds.items() if kind in PUBLISHED}
     return {kind: (rows if rows.ndim == 1 else rows[:, :dim]).cpu().contiguous() for kind, rows in copies.items()}

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from embershard import codec
 from embershard.engine.delta import PUBLISHED, Delta, NewOwners, NewRows
 from embershard.errors import InvalidInput, SnapshotError
+from embershard.rowwise import WIDER, floats, stored_as
 from embershard.store.agreement import Agree, everywhere
 from embershard.store.delta_files import FORMAT, GONE, IDS, STRINGS, WHOLE
 from embershard.store.staging import check_file
@@ -24,6 +25,7 @@ from embershard.vocabulary import Owners, Sightings, Vocabulary
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from embershard.config import TableSpec
     from embershard.engine.base import Engine
     from embershard.engine.placement import Group
     from embershard.engine.publication import Publication
@@ -95,7 +97,7 @@ class _Reader:
         engine, owned, gone, whole = self._engine, {}, {}, {}
         groups = engine.groups
         for table, vocabulary in engine.vocabularies.items():
-            if engine.config.table(table).frozen:
+            if _stays(engine.config.table(table)):
                 self._frozen += sum(map(len, self._table(IDS, table).get("keys", []))) if not engine.world.rank else 0
                 continue
             if not engine.config.table(table).owns_rows:
@@ -130,7 +132,7 @@ class _Reader:
                 if last >= self._limit(matrix):
                     raise self._wrong(f"row {last:,} of {matrix} is none that is known by its number here")
                 mine = slice(*borders.tolist())
-                if slot.matrix.table.frozen:
+                if _stays(slot.matrix.table):
                     self._frozen += mine.stop - mine.start
                     continue
                 local.append(numbers_n[mine] - first + slot.local(self._engine.world.rank).start)
@@ -183,13 +185,16 @@ class _Reader:
         return vocabulary
 
     def _checked(self, name: str, rows: Tensor, like: Tensor, group: Group) -> Tensor:
-        """The rows as a shard has them."""
-        dim = (group.dim,) if like.ndim > 1 else ()
-        if rows.dtype != like.dtype or rows.shape[1:] != dim:
+        """The rows as a shard has them; those of which it stores fewer bits are rounded."""
+        dim = (group.stored_dim,) if like.ndim > 1 else ()
+        rounded = rows.dtype in WIDER.get(like.dtype, ()) and rows.shape[1:] == (group.dim,)
+        if not rounded and (rows.dtype != like.dtype or rows.shape[1:] != dim):
             raise self._wrong(f"{name} has rows of {rows.dtype} {[*rows.shape[1:]]}, not {like.dtype} {[*dim]}")
-        if rows.numel() and rows.is_floating_point() and not all(edge.isfinite() for edge in rows.aminmax()):
+        numbers = floats(rows) if dim else rows
+        if numbers.numel() and numbers.is_floating_point() and not all(edge.isfinite() for edge in numbers.aminmax()):
             raise self._wrong(f"{name} has numbers that aren't finite")
-        return pad(rows, (0, group.kernel_dim - group.dim)) if dim and group.kernel_dim != group.dim else rows
+        rows = stored_as(like.dtype, rows) if rounded else rows
+        return pad(rows, (0, group.kernel_dim - dim[0])) if dim and group.kernel_dim != dim[0] else rows
 
     def _limit(self, matrix: str) -> int:
         """Rows of a matrix that are known by their number."""
@@ -215,6 +220,11 @@ class _Reader:
 
     def _wrong(self, what: str) -> SnapshotError:
         return SnapshotError(f"{self._publication}: {what}; publish it anew")
+
+
+def _stays(table: TableSpec) -> bool:
+    """Whether what is published leaves the table as it is; int8 rows have no other way to change."""
+    return table.frozen and not table.serves_only
 
 
 def _array(columns: Mapping[str, Sequence[Tensor]], name: str) -> Any:

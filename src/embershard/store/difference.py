@@ -87,6 +87,6 @@ def _weights(a: Snapshot, b: Snapshot, matrix: str, ids_a: RowsOfIds, ids_b: Row
     which = pairs(a, b, matrix, ids_a, ids_b)
     differing, largest = 0, 0.0
     for _, rows_a, rows_b in blocks(a, b, matrix, which):
-        apart = (rows_a.float() - rows_b.float()).abs().amax(dim=1)
+        apart = (rows_a - rows_b).abs().amax(dim=1)
         differing, largest = differing + int((apart != 0).sum()), max(largest, float(apart.max()))
     return RowDifference(compared=len(which[0]), differing=differing, largest=largest)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from embershard.errors import ConfigError
+import torch
+
+from embershard.engine.world import SoloWorld
+from embershard.errors import ConfigError, SnapshotError
+from embershard.store.manifest import list_snapshots
 
 if TYPE_CHECKING:
     from embershard.engine.world import World
@@ -39,6 +45,24 @@ class DataDir:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    @contextmanager
+    def fresh(self) -> Iterator[SoloWorld]:
+        """Holds it while a snapshot is written into it, by one process: there must be none yet.
+
+        Raises:
+            SnapshotError: there is one.
+            ConfigError: as `hold`.
+        """
+        if there := list_snapshots(self.snapshots):
+            raise SnapshotError(f"{there[-1]}: is there already, and isn't overwritten; give an empty data directory")
+        world = SoloWorld()
+        world.device = torch.device("cpu")  # where all rows fit that were on several GPUs
+        self.hold(world)
+        try:
+            yield world
+        finally:
+            self.release()
 
     def _take(self) -> str | None:
         """What is wrong, or None once it is ours."""

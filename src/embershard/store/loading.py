@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from embershard.config import layout_difference, spelled_out
+from embershard.config import layout_difference, narrowed, spelled_out
 from embershard.engine.beside import Rest
 from embershard.engine.publication import Published
 from embershard.errors import FingerprintMismatch, SnapshotError
+from embershard.rowwise import stored_as
 from embershard.store.agreement import alone, everywhere, meeting
 from embershard.store.checksum import checksum_of, total
 from embershard.store.id_files import read_clients, read_id_file
@@ -53,24 +54,35 @@ class Target:
         return range(self.first, self.first + len(self.rows))
 
 
-def load(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, beside: str | None = None) -> int:
+def load(
+    engine: Engine,
+    snapshot: Snapshot,
+    clients: Clients | None = None,
+    *,
+    beside: str | None = None,
+    narrower: bool = False,
+) -> int:
     """Joint: fills the engine with all that a snapshot holds, bit by bit; returns its version.
 
     The engine's tables must have as many rows as those of the snapshot, its vocabularies be empty. What it is filled
     with is of no use until this has returned. With `beside`, a key that all ranks give, it is for a thread beside the
-    one that ticks, and leaves the collectives to that.
+    one that ticks, and leaves the collectives to that. `narrower` is as `check_belongs` has it.
 
     Raises:
         FingerprintMismatch: it belongs to another collection.
         SnapshotError: it is damaged, or has the state of other optimizers.
     """
-    check_belongs(engine.config, snapshot)
+    check_belongs(engine.config, snapshot, narrower=narrower)
     fill(engine, snapshot, clients, beside=beside)
     return snapshot.version
 
 
 def fill(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, beside: str | None = None) -> None:
-    """Joint: as `load`, of a snapshot that is known to fit the engine's tables."""
+    """Joint: as `load`, of a snapshot that is known to fit the engine's tables.
+
+    Rows that are stored in fewer bits here than there are rounded as they come. What they become has no checksum, so
+    that those of files must do.
+    """
     world = engine.world
     agree = world.gather if beside is None else meeting(world, beside)
     paced: Paced = iter if beside is None else Rest().between
@@ -85,11 +97,12 @@ def fill(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, 
         shared = {matrix.table.name: f"{name}.weight" for name, matrix in engine.matrices.items() if matrix.shared}
         copies = read_tensors(snapshot, shared.values())
         engine.projections |= {table: copies[name].float().to(world.device) for table, name in shared.items()}
-        mine = {name: _checksum(target, paced) for name, target in targets.items()}
+        exact = {name: target for name, target in targets.items() if _dtype(target) == snapshot.tensors[name]["dtype"]}
+        mine = {name: _checksum(target, paced) for name, target in exact.items()}
     engine.published = Published(**snapshot.manifest["published"])
     parts = agree(mine)
-    for name, told in snapshot.tensors.items():
-        if total(part[name] for part in parts) != told["checksum"]:
+    for name in exact:
+        if total(part[name] for part in parts) != snapshot.tensors[name]["checksum"]:
             raise SnapshotError(
                 f"{snapshot.path}: the rows of {name} that were read add up to another checksum than those that were "
                 f"written: they are damaged, or this machine's memory is; {RESTORE}"
@@ -170,9 +183,13 @@ def _targets(engine: Engine) -> dict[str, Target]:
 
 def _check_shapes(engine: Engine, snapshot: Snapshot, targets: Mapping[str, Target]) -> None:
     """Says so if there is anything else in a snapshot than the engine has room for."""
-    rows = {name: matrix.rows for name, matrix in engine.matrices.items()}
-    shapes = {name: [rows[name.rpartition(".")[0]], *target.rows.shape[1:]] for name, target in targets.items()}
-    for name in sorted(shapes.keys() | snapshot.tensors.keys()):
+    matrices, shapes = engine.matrices, {}
+    for name, target in targets.items():
+        matrix, told = matrices[name.rpartition(".")[0]], snapshot.tensors.get(name)
+        rounded = told is not None and _dtype(target) != told["dtype"]
+        shapes[name] = [matrix.rows, *([matrix.dim] if rounded else target.rows.shape[1:])]
+    lost = {f"{name}.sum" for name, matrix in matrices.items() if matrix.dtype == "int8"}
+    for name in sorted(shapes.keys() | (snapshot.tensors.keys() - lost)):
         there = snapshot.tensors.get(name, {}).get("shape")
         if there != shapes.get(name):
             raise SnapshotError(
@@ -202,7 +219,13 @@ def _fill(
     wanted = {name: target.numbers for name, target in targets.items()}
     for name, first, rows in paced(read(path, pieces, wanted, sha256)):
         start = first - targets[name].first
-        targets[name].rows[start : start + len(rows)].copy_(torch.from_numpy(rows))
+        into, arrived = targets[name].rows[start : start + len(rows)], torch.from_numpy(rows)
+        into.copy_(arrived if arrived.dtype == into.dtype else stored_as(into.dtype, arrived))
+
+
+def _dtype(target: Target) -> str:
+    """As manifests name it."""
+    return str(target.rows.dtype).removeprefix("torch.")
 
 
 def _checksum(target: Target, paced: Paced) -> int:
@@ -216,21 +239,26 @@ def _checksum(target: Target, paced: Paced) -> int:
     )
 
 
-def check_belongs(config: Config, snapshot: Snapshot, *, names: bool = True) -> None:
-    """Refuses a snapshot of another collection; with `names` False, lists of names may be others.
+def check_belongs(config: Config, snapshot: Snapshot, *, names: bool = True, narrower: bool = False) -> None:
+    """Refuses a snapshot of another collection; with `names` False, lists of names may be others, and with `narrower`
+    rows may be stored in fewer bits here than there.
 
     Raises:
         FingerprintMismatch: with the difference spelled out.
         SnapshotError: it has the state of other optimizers.
     """
     manifest = snapshot.manifest
-    here, there = (layout if names else _without_names(layout) for layout in (config.layout(), manifest["layout"]))
+    there = narrowed(manifest["layout"], config.dtypes) if narrower else manifest["layout"]
+    here, there = (layout if names else _without_names(layout) for layout in (config.layout(), there))
     if lines := layout_difference(here, there):
         moves = "; `embershard remap` moves rows from one list of names to another"
+        rounds = "; `embershard convert` stores rows in fewer bits"
         raise FingerprintMismatch(
             f"{snapshot.path}: is of another collection, {manifest['collection']!r}, or of other settings than this, "
             f"{config.collection.name!r}: {spelled_out(lines)}; serve it with its own configuration, or give "
-            "another --data-dir" + moves * any(".ids.names: " in line for line in lines)
+            "another --data-dir"
+            + moves * any(".ids.names: " in line for line in lines)
+            + rounds * any(".dtype: " in line for line in lines)
         )
     for table in config.tables:
         ours, theirs = config.optimizer_of(table).kind, manifest["optimizers"][table.name]

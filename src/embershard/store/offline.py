@@ -14,6 +14,7 @@ from embershard.config import DirectIds, HashedIds, VocabularyIds, parse_config
 from embershard.errors import InvalidInput
 from embershard.factor import combine, finish, stored_rows
 from embershard.formats import Vectors
+from embershard.rowwise import floats
 from embershard.store import manifest
 from embershard.store.id_files import names_of, read_id_file
 from embershard.store.loading import read_tensors
@@ -127,7 +128,7 @@ def served(snapshot: Snapshot, table: TableSpec, rows_N: NDArray[np.int64]) -> N
     vectors_ND = np.empty((len(rows_N), table.dim), np.float32)
     for start in range(0, len(rows_N), BLOCK_ROWS):
         rows_M = stored_rows(table, tensor_of(rows_N[start : start + BLOCK_ROWS]))
-        gathered = [rows_SD[numbers].float() for rows_SD, numbers in zip(stored, rows_M, strict=True)]
+        gathered = [floats(rows_SD[numbers]) for rows_SD, numbers in zip(stored, rows_M, strict=True)]
         made = finish(table, combine(table, gathered), shared[0] if shared else None)
         vectors_ND[start : start + BLOCK_ROWS] = made.numpy()
     return vectors_ND

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from embershard.rowwise import floats
 from embershard.store.mapped import mapped
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def pairs(a: Snapshot, b: Snapshot, matrix: str, ids_a: RowsOfIds, ids_b: RowsOf
 
 
 def blocks(a: Snapshot, b: Snapshot, matrix: str, which: tuple[Tensor, Tensor]) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """The rows of a matrix that belong together, a block at a time: the number of its first pair, and both sides' rows.
+    """The rows of a matrix that belong together, a block at a time: the number of its first pair, and both sides' rows
+    as float32.
 
     Raises:
         SnapshotError: one can't be read.
@@ -75,4 +77,4 @@ def blocks(a: Snapshot, b: Snapshot, matrix: str, which: tuple[Tensor, Tensor]) 
     step = max(1, _NUMBERS // rows_a.row_numbers)
     for start in range(0, len(which[0]), step):
         which_a, which_b = (rows[start : start + step] for rows in which)
-        yield start, rows_a.take(which_a), rows_b.take(which_b)
+        yield start, floats(rows_a.take(which_a)), floats(rows_b.take(which_b))

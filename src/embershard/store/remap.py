@@ -14,17 +14,16 @@ from embershard.config import DirectIds
 from embershard.engine.growth import resize
 from embershard.engine.initial import fill_initial
 from embershard.engine.local import LocalEngine
-from embershard.engine.world import SoloWorld
-from embershard.errors import InvalidInput, SnapshotError
+from embershard.errors import InvalidInput
 from embershard.name_list import NameList, read_name_list
 from embershard.store import snapshot as snapshots
 from embershard.store.folder import DataDir
 from embershard.store.id_files import read_id_file
-from embershard.store.manifest import Snapshot, list_snapshots
 
 if TYPE_CHECKING:
     from embershard.config import Config, TableSpec
     from embershard.engine.base import Engine
+    from embershard.store.manifest import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,21 +59,14 @@ def remap(
     snapshots.check_belongs(config, old, names=False)
     lists = _lists(old, config, old_lists)
     data = DataDir(folder)
-    if there := list_snapshots(data.snapshots):
-        raise SnapshotError(f"{there[-1]}: is there already, and isn't overwritten; give an empty data directory")
-    world = SoloWorld()
-    world.device = torch.device("cpu")  # where all rows fit that were on several GPUs
-    data.hold(world)
     rows = old.rows | {name: max(config.table(name).rows, old.rows[name]) for name in lists}
-    try:
+    with data.fresh() as world:
         engine = LocalEngine(_without_lists(config, lists).grown(old.rows), world)
         snapshots.fill(engine, old)
         resize(engine, rows)
         told = {name: _remap(engine, name, before, after) for name, (before, after) in lists.items()}
         engine.config = config.grown(rows)
         return snapshots.save(engine, None, old.version, data.snapshots, keeping=snapshots.Keeping(kept=1)), told
-    finally:
-        data.release()
 
 
 def _lists(old: Snapshot, config: Config, given: Mapping[str, Path]) -> dict[str, tuple[NameList, NameList]]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from embershard.config import Config, load_config
+from embershard.config import SERVES_ONLY, Config, load_config
 from embershard.config.checking import checked, read_toml
 from embershard.config.specs import CLOSED, Name
 from embershard.errors import ConfigError
@@ -172,4 +172,9 @@ def load_job(path: Path) -> tuple[JobSpec, Config]:
             raise ConfigError(
                 f"{path}: {where}: {unknown[0]!r} is not in {job.collection}, which has {', '.join(sorted(known))}"
             )
+    if still := [table.name for table in config.tables if table.serves_only]:
+        raise ConfigError(
+            f"{path}: collection: table {still[0]!r} of {job.collection} {SERVES_ONLY}: train float32, and "
+            "`embershard convert` the snapshots"
+        )
     return job, config.with_frozen(job.freeze.tables)

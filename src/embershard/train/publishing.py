@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embershard.client import Client
-from embershard.config import difference, spelled_out
+from embershard.config import difference, fingerprint_of, narrowed, spelled_out
 from embershard.engine.touched import Touched
 from embershard.errors import EmbershardError, FingerprintMismatch, SequenceGap, SnapshotError, TrainingError
 from embershard.formats.files import writing
@@ -141,9 +141,11 @@ class Publishing:
         return None
 
     def _check_collection(self) -> None:
-        """Raises FingerprintMismatch, with the difference, if the service has another collection."""
+        """Raises FingerprintMismatch, with the difference, if the service has another collection; it may store rows in
+        fewer bits."""
         described, ours = self._client.describe(), self._engine.config
-        if described.fingerprint == ours.fingerprint():
+        as_there = narrowed(ours.layout(), {table.name: table.dtype for table in described.tables})
+        if described.fingerprint == fingerprint_of(as_there):
             return
         mine = {table.name: _of_config(table) for table in ours.tables}
         theirs = {table.name: _of_service(table) for table in described.tables}

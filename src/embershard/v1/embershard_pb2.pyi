@@ -12,6 +12,7 @@ class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     D_TYPE_UNSPECIFIED: _ClassVar[DType]
     D_TYPE_FLOAT32: _ClassVar[DType]
     D_TYPE_FLOAT16: _ClassVar[DType]
+    D_TYPE_INT8: _ClassVar[DType]
 
 class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -37,6 +38,7 @@ class VersionState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 D_TYPE_UNSPECIFIED: DType
 D_TYPE_FLOAT32: DType
 D_TYPE_FLOAT16: DType
+D_TYPE_INT8: DType
 POOLING_UNSPECIFIED: Pooling
 POOLING_NONE: Pooling
 POOLING_SUM: Pooling
