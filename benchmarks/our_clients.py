@@ -96,4 +96,4 @@ def _named(features: Sequence[str], ids: Ids) -> dict[str, Ids]:
 
 
 def _decoded(answer: bytes) -> Answer:
-    return codec.decode_answer(pb.LookupResponse.FromString(answer), pb.D_TYPE_FLOAT32)
+    return codec.decode_answer(answer, pb.D_TYPE_FLOAT32)

@@ -127,7 +127,7 @@ def _rounders(ids: int) -> dict[str, Callable[[], float]]:
     torch.set_num_threads(1)
     rows = torch.from_numpy(np.random.default_rng(SEED).normal(size=(ids, DIM)).astype(np.float32))
     made = quantised(rows)
-    answer = pb.LookupResponse.FromString(codec.encode_answer(["f"], [made.numpy()], [], 1))
+    answer = codec.encode_answer(["f"], [made.numpy()], [], 1)
     works: dict[str, Callable[[], object]] = {
         "int8 by FBGEMM": lambda: quantised(rows),
         "int8 by numpy": lambda: _by_numpy(rows.numpy()),
@@ -231,7 +231,7 @@ def _wire_table(wire: Mapping[int, Measured]) -> Table:
 
 
 def _rounding_table(rounding: Mapping[int, Measured]) -> Table:
-    lines = [
+    lines: list[list[str | float | int]] = [
         [name, *(round(Spread.of(rounding[ids][name]).median * 1e6, 1) for ids in IDS)] for name in rounding[IDS[0]]
     ]
     columns = ["what", *(f"{ids:,} rows, µs" for ids in IDS)]

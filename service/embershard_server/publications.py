@@ -8,11 +8,12 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from embershard.config import fingerprint_of, layout_difference, narrowed, spelled_out
-from embershard.engine.base import Engine, check_memory
+from embershard.engine.base import Engine
 from embershard.engine.beside import Rest, beside, let_go, without_frames
 from embershard.engine.delta import Delta
 from embershard.engine.entries import publication_entry
 from embershard.engine.making import make_engine
+from embershard.engine.memory import check_memory
 from embershard.engine.replica import Staged
 from embershard.errors import ConfigError, FingerprintMismatch, Overloaded, SnapshotError
 from embershard.store import snapshot

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
-import torch
 
 import embershard
 from embershard import codec
@@ -16,8 +15,8 @@ from embershard.engine.clients import check_identity
 from embershard.engine.entries import Kind, activation_entry, freeze_entry, growth_entry, update_entry
 from embershard.engine.jobs import Answer, EntryJob, Job, LookupJob
 from embershard.errors import FingerprintMismatch, InvalidInput, SequenceGap
-from embershard.rowwise import quantised
 from embershard.v1 import embershard_pb2 as pb
+from embershard_server.answers import answer_bytes, encoded
 from embershard_server.describe import describe_published, describe_tables
 from embershard_server.gate import ANSWER_COPIES
 from embershard_server.handlers import single, stream
@@ -25,10 +24,6 @@ from embershard_server.handlers import single, stream
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-    from torch import Tensor
-
-    from embershard.collection import IdCounts
     from embershard.engine.entries import Entry
     from embershard.engine.replica import Activation, Grown, Outcome, Replica
     from embershard.engine.tick import Ticker
@@ -127,12 +122,7 @@ class Servicers:
         read = await self._prepared(lambda: self._read(collection, request), request.features)
         call.hold(ANSWER_COPIES * self._checked_size(read, request))
         answer = await self._answer(read, request, call)
-        return codec.encode_answer(
-            [part.batch.feature for part in read.parts],
-            [_array(vectors, request.dtype) for vectors in answer.vectors],
-            [_known(counts, request) for counts in answer.counts],
-            answer.version,
-        )
+        return encoded(read, answer, request)
 
     async def _answer(self, read: Read, request: pb.LookupRequest, call: Call) -> Answer:
         """Looks up at once if that can be, and else in a tick."""
@@ -272,35 +262,10 @@ class Servicers:
 
     def _checked_size(self, read: Read, request: pb.LookupRequest) -> int:
         """Bytes of the answer, if they aren't too many."""
-        size, most = _answer_bytes(read, request), self._limits.message_bytes
+        size, most = answer_bytes(read, request), self._limits.message_bytes
         if size > most:
             raise InvalidInput(
                 f"the answer would have {size:,} bytes, more than limits.message_bytes = {most:,}; ask for fewer ids "
                 "at once"
             )
         return size
-
-
-def _answer_bytes(read: Read, request: pb.LookupRequest) -> int:
-    """Bytes of vectors and of what is told of ids."""
-    size = codec.answer_bytes([(part.outputs, part.table.dim) for part in read.parts], request.dtype)
-    if told := 1 * request.with_provenance + 8 * request.with_counts:
-        size += told * sum(len(part.batch.ids) for part in read.parts)
-    return size
-
-
-def _known(counts: IdCounts, request: pb.LookupRequest) -> dict[str, Any]:
-    """What the caller wants to know of ids, by the field that tells it."""
-    provenance = {"provenance": counts.provenance_N} if request.with_provenance else {}
-    return provenance | ({"updates": counts.updates_N, "sightings": counts.sightings_N} if request.with_counts else {})
-
-
-def _array(vectors: Tensor, dtype: int) -> NDArray[Any]:
-    """Vectors [N, D] as they are asked for; int8 rows may be so already."""
-    match dtype:
-        case pb.D_TYPE_INT8:
-            vectors = vectors if vectors.dtype == torch.uint8 else quantised(vectors)
-        case pb.D_TYPE_FLOAT16:
-            # There is no number above 65,504: larger ones become infinite, as IEEE 754 says.
-            vectors = vectors.half()
-    return vectors.cpu().numpy()

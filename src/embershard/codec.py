@@ -11,8 +11,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
-from embershard.errors import InvalidInput
+from embershard.errors import InternalError, InvalidInput
+from embershard.protowire import fields, tag, varint
 from embershard.types import FeatureBatch, FeatureUpdate, Rows
 from embershard.v1 import embershard_pb2 as pb
 
@@ -30,6 +32,10 @@ DTYPES: dict[int, np.dtype[Any]] = {
 """What the wire's DType means: of what its rows are."""
 
 DTYPE_BY_NAME = {"float32": pb.D_TYPE_FLOAT32, "float16": pb.D_TYPE_FLOAT16, "int8": pb.D_TYPE_INT8}
+
+ALIGNMENT = 16
+"""Values begin at a multiple of so many bytes, as far as is up to the server: whoever views them as an array needn't
+copy them."""
 
 INT8_TAIL = 8
 """Bytes that follow the numbers of an int8 row: what they are multiplied by, and what is added, float32 each."""
@@ -124,51 +130,99 @@ def encode_answer(
     uint8 are int8 rows, [rows, dim + 8].
     """
     pieces: list[bytes | memoryview] = []
+    size = 0
     for number, (feature, rows_ND) in enumerate(zip(features, vectors, strict=True)):
-        told = {name: array.tobytes() for name, array in known[number].items()} if known else {}
         rows, dim = rows_ND.shape[0], rows_ND.shape[1] - INT8_TAIL * (rows_ND.dtype == np.uint8)
         values = np.ascontiguousarray(rows_ND).data.cast("B") if rows_ND.size else b""
-        if told:
-            head = pb.FeatureRows(feature=feature, rows=rows, dim=dim, **told).SerializeToString()
+        if known and known[number]:
+            told = {name: array.tobytes() for name, array in known[number].items()}
+            head = _made_head(feature, rows, dim, len(values), size % ALIGNMENT, **told)
         else:
-            head = _head(feature, rows, dim)
-        tail = _VALUES_TAG + _varint(len(values)) if len(values) else b""
-        pieces += [_FEATURES_TAG + _varint(len(head) + len(tail) + len(values)), head, tail, values]
+            head = _head(feature, rows, dim, len(values), size % ALIGNMENT)
+        pieces += [head, values]
+        size += len(head) + len(values)
     return b"".join([*pieces, pb.LookupResponse(version=version).SerializeToString()])
 
 
-@lru_cache(maxsize=4096)
-def _head(feature: str, rows: int, dim: int) -> bytes:
-    return pb.FeatureRows(feature=feature, rows=rows, dim=dim).SerializeToString()
+def _made_head(feature: str, rows: int, dim: int, size: int, begins: int, **told: bytes) -> bytes:
+    """What precedes the `size` bytes of values of a feature: with padding, so that they begin at what is aligned, if
+    it itself begins `begins` bytes behind that."""
+    part = pb.FeatureRows(feature=feature, rows=rows, dim=dim, **told)
+    for padding in range(2 * ALIGNMENT):
+        part.padding = bytes(padding)
+        head = part.SerializeToString() + (_VALUES_TAG + varint(size) if size else b"")
+        whole = _FEATURES_TAG + varint(len(head) + size) + head
+        if not size or (begins + len(whole)) % ALIGNMENT == 0:
+            return whole
+    raise AssertionError("no padding fits")  # of 16 that follow one another, one does
 
 
-def decode_answer(message: pb.LookupResponse, dtype: int) -> Rows:
-    """A LookupResponse → {feature: [rows, dim]}, views of the message's bytes; of int8 rows, what they stand for."""
-    return Rows(
-        {part.feature: _vectors(part, dtype) for part in message.features},
-        version=message.version,
-        provenance={
-            part.feature: np.frombuffer(part.provenance, np.uint8) for part in message.features if part.provenance
-        },
-        updates=_counts(message, "updates"),
-        sightings=_counts(message, "sightings"),
-    )
+_head = lru_cache(maxsize=4096)(_made_head)
+"""Requests of a service are alike."""
 
 
-def _vectors(part: pb.FeatureRows, dtype: int) -> NDArray[np.floating[Any]]:
+def decode_answer(data: bytes, dtype: int) -> Rows:
+    """A LookupResponse, serialised → {feature: [rows, dim]}, views of these bytes; of int8 rows, what they stand for.
+
+    Raises:
+        InternalError: it is none.
+    """
+    try:
+        message, parts = _taken_apart(data)
+        return Rows(
+            {part.feature: _vectors(part, values, dtype) for part, values in parts},
+            version=message.version,
+            provenance={part.feature: np.frombuffer(part.provenance, np.uint8) for part, _ in parts if part.provenance},
+            updates={part.feature: np.frombuffer(part.updates, "<i4") for part, _ in parts if part.updates},
+            sightings={part.feature: np.frombuffer(part.sightings, "<i4") for part, _ in parts if part.sightings},
+        )
+    except (DecodeError, ValueError) as error:
+        raise InternalError(f"the answer is no LookupResponse: {error}") from error
+
+
+def _taken_apart(data: bytes) -> tuple[pb.LookupResponse, list[tuple[pb.FeatureRows, bytes | memoryview]]]:
+    """A LookupResponse, and each of its features with its values."""
+    if len(data) < _LARGE:
+        message = pb.LookupResponse.FromString(data)
+        return message, [(part, part.values) for part in message.features]
+    rest, parts = bytearray(), []
+    for number, field, value in fields(memoryview(data)):
+        if number == pb.LookupResponse.FEATURES_FIELD_NUMBER and value is not None:
+            parts.append(_part(value))
+        else:
+            rest += field
+    return pb.LookupResponse.FromString(bytes(rest)), parts
+
+
+def _part(data: memoryview) -> tuple[pb.FeatureRows, bytes | memoryview]:
+    """All about a feature but its vectors, which stay where they are."""
+    rest, values = bytearray(), data[:0]
+    for number, field, value in fields(data):
+        if number == pb.FeatureRows.VALUES_FIELD_NUMBER and value is not None:
+            values = value
+        else:
+            rest += field
+    return pb.FeatureRows.FromString(bytes(rest)), values
+
+
+def _vectors(part: pb.FeatureRows, values: bytes | memoryview, dtype: int) -> NDArray[np.floating[Any]]:
     if dtype != pb.D_TYPE_INT8:
-        return np.frombuffer(part.values, DTYPES[dtype]).reshape(part.rows, part.dim)
-    rows_NT = np.frombuffer(part.values, np.uint8).reshape(part.rows, part.dim + INT8_TAIL)
+        vectors_ND = np.frombuffer(values, DTYPES[dtype]).reshape(part.rows, part.dim)
+        return vectors_ND if vectors_ND.flags.aligned else _copied(vectors_ND)
+    rows_NT = np.frombuffer(values, np.uint8).reshape(part.rows, part.dim + INT8_TAIL)
     scale_N1, bias_N1 = np.hsplit(np.ascontiguousarray(rows_NT[:, part.dim :]).view("<f4"), 2)
     # One after the other, each rounded, as `rowwise.floats` does it: the same bits.
-    vectors_ND = rows_NT[:, : part.dim].astype(np.float32)
-    vectors_ND *= scale_N1
-    vectors_ND += bias_N1
-    return vectors_ND
+    numbers_ND = rows_NT[:, : part.dim].astype(np.float32)
+    numbers_ND *= scale_N1
+    numbers_ND += bias_N1
+    return numbers_ND
 
 
-def _counts(message: pb.LookupResponse, name: str) -> dict[str, NDArray[np.int32]]:
-    return {part.feature: np.frombuffer(getattr(part, name), "<i4") for part in message.features if getattr(part, name)}
+def _copied(array: NDArray[Any]) -> NDArray[Any]:
+    """As read-only as what was received."""
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
 
 
 def pack_strings(strings: Sequence[str | None]) -> dict[str, NDArray[Any]]:
@@ -194,17 +248,9 @@ def answer_bytes(shapes: Iterable[tuple[int, int]], dtype: int) -> int:
     return sum(rows * (DTYPES[dtype].itemsize * dim + tail) for rows, dim in shapes)
 
 
-_FEATURES_TAG = bytes([pb.LookupResponse.FEATURES_FIELD_NUMBER << 3 | 2])
-_VALUES_TAG = bytes([pb.FeatureRows.VALUES_FIELD_NUMBER << 3 | 2])
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+_LARGE = 2**16
+"""Of answers with so many bytes, copying costs more than looking for where vectors are."""
+_FEATURES_TAG, _VALUES_TAG = tag(pb.LookupResponse.FEATURES_FIELD_NUMBER), tag(pb.FeatureRows.VALUES_FIELD_NUMBER)
 
 
 def _bytes(numbers: Any, dtype: str) -> bytes:

@@ -120,7 +120,7 @@ class Verdict:
 
     def _check_seen(self, seen: Seen, found: Any) -> None:
         self._history.counts["lookups compared"] += 1
-        answer = codec.decode_answer(pb.LookupResponse.FromString(seen.response), pb.D_TYPE_FLOAT32)
+        answer = codec.decode_answer(seen.response, pb.D_TYPE_FLOAT32)
         for number, (feature, vectors) in enumerate(answer.items()):
             wanted = [(vectors, found.vectors[number].numpy())]
             if feature in answer.updates:

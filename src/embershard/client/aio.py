@@ -22,6 +22,7 @@ from embershard.client.wire import (
     activate_request,
     channel_options,
     checked_target,
+    embedding_stub,
     freeze_request,
     grow_request,
     load_request,
@@ -48,7 +49,7 @@ class AsyncClient:
         self._timeout_s = timeout_s
         self._senders, self._lookups = Senders(), Throttle()
         self._channel = grpc.aio.insecure_channel(target, options=channel_options())
-        self._embedding = rpc.EmbeddingServiceStub(self._channel)
+        self._embedding = embedding_stub(self._channel)
         self._admin = rpc.AdminServiceStub(self._channel)
 
     async def __aenter__(self) -> AsyncClient:

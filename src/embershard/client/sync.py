@@ -12,11 +12,10 @@ from embershard.client.admin import AdminCalls
 from embershard.client.delivery import Senders, Waits
 from embershard.client.resend import Unanswered
 from embershard.client.throttle import Throttle
-from embershard.client.wire import TIMEOUT_S, Features, lookup_request, update_request
+from embershard.client.wire import TIMEOUT_S, Features, embedding_stub, lookup_request, update_request
 from embershard.errors import EmbershardError
 from embershard.types import Rows
 from embershard.v1 import embershard_pb2 as pb
-from embershard.v1 import embershard_pb2_grpc as rpc
 
 
 class Client(AdminCalls):
@@ -37,7 +36,7 @@ class Client(AdminCalls):
     def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S) -> None:
         super().__init__(target, timeout_s)
         self._senders, self._lookups = Senders(), Throttle()
-        self._embedding = rpc.EmbeddingServiceStub(self._channel)
+        self._embedding = embedding_stub(self._channel)
 
     def __enter__(self) -> Client:
         return self

@@ -15,6 +15,7 @@ from embershard import codec
 from embershard.errors import ERROR_BY_STATUS, InternalError, InvalidInput, Overloaded, Unavailable
 from embershard.types import FeatureBatch, check_mapping, updates_of
 from embershard.v1 import embershard_pb2 as pb
+from embershard.v1 import embershard_pb2_grpc as rpc
 
 Features = Mapping[str, object]
 """{feature: ids}, {feature: (ids, lengths)} or {feature: (ids, lengths, weights)}; see `FeatureBatch.of`."""
@@ -52,6 +53,15 @@ def checked_target(target: str) -> str:
     ):
         raise InvalidInput(f"target {target!r} is not HOST:PORT, with a port from 1 to 65535")
     return target
+
+
+def embedding_stub(channel: Any) -> Any:
+    """The calls of a channel, of either kind; answers of lookups stay bytes, which `codec` views."""
+    stub = rpc.EmbeddingServiceStub(channel)
+    for name, kind in (("Lookup", channel.unary_unary), ("LookupStream", channel.stream_stream)):
+        path = f"/embershard.v1.EmbeddingService/{name}"
+        setattr(stub, name, kind(path, request_serializer=pb.LookupRequest.SerializeToString))
+    return stub
 
 
 def channel_options() -> list[tuple[str, Any]]:

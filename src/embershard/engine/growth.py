@@ -16,8 +16,8 @@ from torch import Tensor
 
 from embershard.collection import Collection
 from embershard.config import MAX_ROWS, SERVES_ONLY, HashedIds, VocabularyIds
-from embershard.engine.base import check_memory
 from embershard.engine.beside import SLICE_BYTES
+from embershard.engine.memory import check_memory
 from embershard.engine.placement import groups_of, moves
 from embershard.engine.shard import Shard, Start
 from embershard.errors import ConfigError, InvalidInput, Overloaded

@@ -80,7 +80,7 @@ def check_answer(kind: str, request: bytes, answer: bytes, features: Iterable[Fe
                 raise InternalError("an update was answered without a version")
             return
         asked = pb.LookupRequest.FromString(request)
-        rows = codec.decode_answer(pb.LookupResponse.FromString(answer), asked.dtype)
+        rows = codec.decode_answer(answer, asked.dtype)
     except (DecodeError, ValueError) as error:
         raise InternalError(f"what answers there is no embershard service: {error}") from error
     known = {feature.name: feature for feature in features}

@@ -86,13 +86,14 @@ class LookupRequest(_message.Message):
     def __init__(self, features: _Optional[_Iterable[_Union[FeatureIds, _Mapping]]] = ..., dtype: _Optional[_Union[DType, str]] = ..., min_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., with_provenance: _Optional[bool] = ..., with_counts: _Optional[bool] = ..., pinned_version: _Optional[int] = ...) -> None: ...
 
 class FeatureRows(_message.Message):
-    __slots__ = ("feature", "rows", "dim", "provenance", "updates", "sightings", "values")
+    __slots__ = ("feature", "rows", "dim", "provenance", "updates", "sightings", "padding", "values")
     FEATURE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     PROVENANCE_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
     SIGHTINGS_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     feature: str
     rows: int
@@ -100,8 +101,9 @@ class FeatureRows(_message.Message):
     provenance: bytes
     updates: bytes
     sightings: bytes
+    padding: bytes
     values: bytes
-    def __init__(self, feature: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., provenance: _Optional[bytes] = ..., updates: _Optional[bytes] = ..., sightings: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, feature: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., provenance: _Optional[bytes] = ..., updates: _Optional[bytes] = ..., sightings: _Optional[bytes] = ..., padding: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class LookupResponse(_message.Message):
     __slots__ = ("features", "version")
