@@ -126,7 +126,7 @@ class Engine(ABC):
 
     def gather(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
         """The rows of each matrix, {matrix: float32 [M, D]}."""
-        return self._each(rows, active, lambda group, physical_M: self._gather(group, physical_M)[:, : group.dim])
+        return self._each(rows, active, self._gather_dim)
 
     def books(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
         """What is known of each row, {matrix: int32 [M, 3]}: updates, sightings, and whether it is frozen."""
@@ -226,6 +226,11 @@ class Engine(ABC):
         """{table: bytes of rows and optimizer state over all ranks}."""
         return bytes_of_tables(self.groups)
 
+    def _gather_dim(self, group: Group, physical_M: Tensor) -> Tensor:
+        """float32 [M, D]: without what the kernels' dim has more."""
+        vectors = self._gather(group, physical_M)
+        return vectors if group.dim == vectors.shape[1] else vectors[:, : group.dim]
+
     def _each(
         self, rows: Mapping[str, Tensor], active: Collection[str], answer: Callable[[Group, Tensor], Tensor]
     ) -> dict[str, Tensor]:
@@ -233,12 +238,14 @@ class Engine(ABC):
         answers: dict[str, Tensor] = {}
         for group in self._active(active):
             physical_M, names, counts = group.physical(rows)
-            pieces = answer(group, physical_M.to(self.world.device)).split(counts)
+            of_group = answer(group, physical_M.to(self.world.device))
+            # A view costs as much as a few rows.
+            pieces = [of_group] if len(names) == 1 else of_group.split(counts)
             answers.update(zip(names, pieces, strict=True))
         return answers
 
     def _active(self, matrices: Collection[str]) -> list[Group]:
-        return [group for group in self.groups if any(matrix in matrices for matrix in group.slots)]
+        return [group for group in self.groups if not group.slots.keys().isdisjoint(matrices)]
 
 
 def _stacked(vectors: Mapping[str, Tensor], names: list[str], dim: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What both engines ask of FBGEMM's optimizers."""
+"""How rows are read and summed, and what both engines ask of FBGEMM's optimizers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ from embershard.arrays import tensor_of
 if TYPE_CHECKING:
     from embershard.engine.placement import Group
     from embershard.sums import Sums
+
+
+def rows_of(weight: Tensor, rows_M: Tensor) -> Tensor:
+    """Rows [M, kernel_dim] of a tensor; numpy takes a tenth less time for it than a thread of torch."""
+    if weight.device.type != "cpu" or torch.get_num_threads() > 1:
+        return weight.index_select(0, rows_M)
+    return torch.from_numpy(weight.numpy().take(rows_M.numpy(), axis=0))
 
 
 def pooled(kernel: Any, rows_M: Tensor, sums: Sums) -> Tensor:

@@ -14,7 +14,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 from torch import Tensor
 
 from embershard.engine.base import Apply, Engine
-from embershard.engine.kernels import optimizer_arguments, pooled
+from embershard.engine.kernels import optimizer_arguments, pooled, rows_of
 from embershard.engine.placement import Group
 from embershard.engine.shard import Shard
 from embershard.sums import Sums
@@ -44,7 +44,7 @@ class LocalEngine(Engine):
         return Shard.of(group, kernel, self.world.rank, kernel.split_embedding_weights()[0].detach(), states[0][0])
 
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
-        return self.shards[group.name].weight.index_select(0, physical_M).float()
+        return rows_of(self.shards[group.name].weight, physical_M).float()
 
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
         """As `Engine._hold`."""
