@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
@@ -17,6 +18,7 @@ from tqdm import tqdm
 from embershard.change import last_of_each
 from embershard.config import VocabularyIds
 from embershard.engine.beside import freed
+from embershard.engine.kernels import step_by
 from embershard.engine.placement import Group, bytes_of_tables, groups_of
 from embershard.engine.publication import Published
 from embershard.engine.shard import Shard, Start
@@ -114,6 +116,10 @@ class Engine(ABC):
         """The same for sums [B, kernel_dim] of rows, which whoever holds the rows makes."""
 
     @abstractmethod
+    def _kernel(self, group: Group) -> Any:
+        """FBGEMM's table-batched embedding of this rank's rows."""
+
+    @abstractmethod
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Sends each row, and its item if there are any, to the rank that holds it: rows of the shard, and items.
 
@@ -140,9 +146,11 @@ class Engine(ABC):
         """One step of each matrix's optimizer; the gradients [M, D] of one row are summed first, over all ranks."""
         for group in self._active(active):
             physical_M, names, _ = group.physical(rows)
-            gradients_MD = _stacked(gradients, names, group.kernel_dim)
-            _, apply = self._hold(group, physical_M.to(self.world.device))
-            apply(gradients_MD.to(self.world.device))
+            gradients_MD = _stacked(gradients, names, group.kernel_dim).to(self.world.device)
+            local_M, arrived_MD = self.to_owners(group, physical_M.to(self.world.device), gradients_MD)
+            assert arrived_MD is not None
+            step = partial(step_by, self._kernel(group), group.optimizer.kind, local_M, arrived_MD)
+            self.shards[group.name].move(local_M, step)
         self.refresh(active)
 
     def hold(self, rows: Mapping[str, Tensor], sums: Mapping[str, Sums]) -> Held:

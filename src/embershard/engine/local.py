@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from fbgemm_gpu.split_embedding_configs import SparseType
@@ -57,9 +58,12 @@ class LocalEngine(Engine):
             vectors = pooled(shard.kernel, physical_M, sums)
 
         def apply(gradients_MD: Tensor) -> None:
-            shard.move(physical_M, vectors, gradients_MD)
+            shard.move(physical_M, lambda: vectors.backward(gradients_MD))
 
         return vectors.detach(), apply
+
+    def _kernel(self, group: Group) -> Any:
+        return self.shards[group.name].kernel
 
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """As `Engine.to_owners`."""

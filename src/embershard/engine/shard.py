@@ -131,10 +131,10 @@ class Shard:
             _put(self.kinds[kind], local_M, rows)
         return len(local_M), frozen
 
-    def move(self, local_M: Tensor, gathered: Tensor, gradients: Tensor) -> None:
-        """One step of the optimizer, by the gradients of what its kernel gathered of these rows; frozen ones stay."""
+    def move(self, local_M: Tensor, step: Callable[[], object]) -> None:
+        """One step of the kernel's optimizer, which moves these rows; frozen ones stay."""
         kept = self._hold(local_M)
-        gathered.backward(gradients)
+        step()
         self._moved(local_M, kept)
 
     def _hold(self, local_M: Tensor) -> Kept:
