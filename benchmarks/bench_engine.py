@@ -6,8 +6,8 @@ All of them answer float32 rows of the same live table for the same random ids, 
 server on two cores has it; ids come again only after a million others, so that rows are read from memory, not from a
 cache. `gather` is `Engine.gather`; `look up` also what a request takes before and after: checks, row numbers, answers.
 
-The memory's bandwidth for random rows is what `numpy.take` of rows of 256 bytes gets out of a table of gigabytes, with as
-many threads as are best: bytes of rows read a second; each is written once, too, in order.
+The memory's bandwidth for random rows is what `numpy.take` of rows of 256 bytes gets out of a table of gigabytes, with
+as many threads as are best: bytes of rows read a second; each is written once, too, in order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from embershard.types import FeatureBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from torch import Tensor
 
     from embershard.engine.local import LocalEngine
 
@@ -79,7 +78,7 @@ def _gathers(rows: int, dim: int, dtype: str, sizes: tuple[int, ...], rounds: in
         turns = turns_of(ids, rows)
         of_all = {**_ours(engine), **_peers(engine, ids, dtype)}
 
-        def timed(work: Callable[[Ids], object], turns: Turns = turns) -> Callable[[], float]:
+        def timed(work: Callable[[Ids], object], turns: Turns[Ids] = turns) -> Callable[[], float]:
             return lambda: turns.seconds(work)
 
         with torch.no_grad():

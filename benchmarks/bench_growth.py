@@ -3,9 +3,9 @@
     python benchmarks/bench_growth.py [--quick]
 
 An exponent e says that twice as much takes 2^e times as long; it is fitted by least squares to the logarithms. Lookups
-in process take the whole road, from ids to vectors, with one thread; tables of all numbers of rows are there at once and
-take turns, beside `index_select` of the same rows: what it costs that more rows fit into caches less. Tables are of zeros,
-which were written.
+in process take the whole road, from ids to vectors, with one thread; tables of all numbers of rows are there at once
+and take turns, beside `index_select` of the same rows: what it costs that more rows fit into caches less. Tables are of
+zeros, which were written.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -33,6 +34,9 @@ from embershard.engine.local import LocalEngine
 from embershard.engine.steps import look_up
 from embershard.engine.work import work_of_reads
 from embershard.types import FeatureBatch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ROWS: Final = (10**5, 10**6, 10**7, 10**8)
 ROWS_DIM, ROWS_IDS = 16, 512
@@ -81,7 +85,10 @@ def measure(*, quick: bool) -> Outcome:
         _curve("lookup, by ids", "ids", {size: _asking(_plain(16), {"t0": size}) for size in IDS}, rounds),
         _curve("lookup, by tables", "tables", {size: _asking(_tables(size), _one_each(size)) for size in MANY}, rounds),
         _curve(
-            "lookup, by features", "features", {size: _asking(_features(size), _one_each(size)) for size in MANY}, rounds
+            "lookup, by features",
+            "features",
+            {size: _asking(_features(size), _one_each(size)) for size in MANY},
+            rounds,
         ),
         _curve("lookup, by dim", "dim", {size: _asking(_plain(size), {"t0": ROWS_IDS}) for size in DIMS}, rounds),
     ]
@@ -136,16 +143,19 @@ def _by_rows(rows: Sequence[int], rounds: int) -> Measured:
     contestants: dict[str, Callable[[], float]] = {}
     for size in rows:
         engine = engine_of(config_of(size, ROWS_DIM, dtype="float16", optimizer="sgd"))
-        weight, batches, names = engine.shards["group0"].weight, batches_of(ROWS_IDS, size), frozenset({"t0"})
-        lookup = _lookup(engine)
-        ways: dict[str, Callable[[Any], object]] = {
-            "lookup": lambda ids_N, lookup=lookup: lookup({"t0": ids_N}),
-            "gather": lambda ids_N, engine=engine, names=names: engine.gather({"t0": torch.from_numpy(ids_N)}, names),
-            "index_select": lambda ids_N, weight=weight: weight.index_select(0, torch.from_numpy(ids_N)).float(),
-        }
-        for way, work in ways.items():
-            contestants[f"{way}, {size}"] = lambda work=work, batches=batches: _p50(work, batches)  # type: ignore[misc]
+        batches = batches_of(ROWS_IDS, size)
+        for way, work in _ways(engine).items():
+            contestants[f"{way}, {size}"] = partial(_p50, work, batches)
     return interleaved(contestants, rounds)
+
+
+def _ways(engine: LocalEngine) -> dict[str, Callable[[NDArray[np.int64]], object]]:
+    weight, names, lookup = engine.shards["group0"].weight, frozenset({"t0"}), _lookup(engine)
+    return {
+        "lookup": lambda ids_N: lookup({"t0": ids_N}),
+        "gather": lambda ids_N: engine.gather({"t0": torch.from_numpy(ids_N)}, names),
+        "index_select": lambda ids_N: weight.index_select(0, torch.from_numpy(ids_N)).float(),
+    }
 
 
 def _curve(name: str, unit: str, contestants: Mapping[int, Callable[[], float]], rounds: int) -> Curve:
@@ -191,11 +201,12 @@ def _served_by_rows(rows: Sequence[int], rounds: int) -> Curve:
         for size in rows:
             server = stack.enter_context(served(_config_text(size, ROWS_DIM), folder / str(size)))
             client = stack.enter_context(Client(server.target))
-            batches = batches_of(ROWS_IDS, size)
-            contestants[size] = lambda client=client, batches=batches: _p50(  # type: ignore[misc]
-                lambda ids_N: client.lookup({"t0": ids_N}), batches, most_s=0.3
-            )
+            contestants[size] = partial(_p50, partial(_asked, client), batches_of(ROWS_IDS, size), most_s=0.3)
         return _curve("lookup through the service, by rows", "rows", contestants, rounds)
+
+
+def _asked(client: Client, ids_N: NDArray[np.int64]) -> object:
+    return client.lookup({"t0": ids_N})
 
 
 def _by_bytes() -> Iterator[Curve]:
@@ -239,7 +250,7 @@ def _target(rows: Sequence[int], by_rows: Measured) -> Target:
 
 
 def _table(curves: Sequence[Curve]) -> Table:
-    rows = []
+    rows: list[list[str | float | int]] = []
     for curve in curves:
         (first, first_s), *_, (last, last_s) = curve.medians
         rows.append([curve.name, f"{first:,.0f}", f"{last:,.0f}", first_s * 1e3, last_s * 1e3, curve.exponent])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ def batches_of(ids: int, rows: int) -> list[NDArray[np.int64]]:
     return list(random.integers(0, rows, (max(4, DISTINCT // ids), ids)))
 
 
-class Turns:
+class Turns(Generic[_Item]):
     """Calls a function with one batch after the other, from wherever it was left."""
 
     def __init__(self, batches: Sequence[_Item], *, burst: int = 1) -> None:
@@ -71,6 +71,6 @@ class Turns:
         return spent_s / calls
 
 
-def turns_of(ids: int, rows: int) -> Turns:
+def turns_of(ids: int, rows: int) -> Turns[NDArray[np.int64]]:
     """Of random ids; bursts of small ones, so that reading the clock isn't what is measured."""
     return Turns(batches_of(ids, rows), burst=max(1, 1_000 // ids))

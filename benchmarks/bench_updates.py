@@ -1,4 +1,4 @@
-"""Gradients and overwrites: what they take in the local engine, beside its own gather and PyTorch, and through a server.
+"""Gradients and overwrites: what they take in the local engine, beside its gather and PyTorch, and through a server.
 
     python benchmarks/bench_updates.py [--quick]
 
@@ -99,7 +99,7 @@ def _items(ids: int) -> list[Item]:
     numbers = [random.normal(size=(ids, DIM)).astype(np.float32) for _ in range(4)]
     return [
         Item(ids_N=batch, rows_N=torch.from_numpy(batch), numbers_ND=given, gradients_ND=torch.from_numpy(given))
-        for batch, given in zip(batches_of(ids, ROWS), itertools.cycle(numbers))  # noqa: B905  # the cycle has no end
+        for batch, given in zip(batches_of(ids, ROWS), itertools.cycle(numbers))
     ]
 
 

@@ -54,8 +54,9 @@ def sight(engine: Engine, reads: Sequence[Read], work: Work, now_s: int) -> None
 
 def _stored(reads: Iterable[Read], get: Callable[[ByMatrix], ByMatrix]) -> ByPart:
     """What is got, at once, for the rows of several lookups, as it belongs to each of their parts."""
+    reads = [*reads]
     parts = [part for read in reads for part in read.parts]
-    return shares(parts, get(rows_of_parts(parts)))
+    return shares(parts, get(reads[0].rows if len(reads) == 1 else rows_of_parts(parts)))
 
 
 def update(engine: Engine, change: Change, work: Work, now_s: int) -> EmbershardError | None:
