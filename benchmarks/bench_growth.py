@@ -122,13 +122,20 @@ def _lookup(engine: LocalEngine) -> Callable[[Mapping[str, Any]], object]:
     return lookup
 
 
-def _p50(work: Callable[[Any], object], batches: Sequence[Any], *, least: int = 5, most_s: float = 0.1) -> float:
-    """The median of single calls, each with another batch."""
-    begin, seconds = time.perf_counter(), []
+def _p50(
+    work: Callable[[Any], object],
+    batches: Sequence[Any],
+    *,
+    clock: Callable[[], float] = time.thread_time,
+    least: int = 5,
+    most_s: float = 0.1,
+) -> float:
+    """The median of single calls, each with another batch; by this thread's own time, or another clock."""
+    begin, seconds = clock(), []
     for at in np.random.default_rng().permutation(len(batches)):
-        start = time.perf_counter()
+        start = clock()
         work(batches[at])
-        end = time.perf_counter()
+        end = clock()
         seconds.append(end - start)
         if len(seconds) >= least and end - begin > most_s:
             break
@@ -201,7 +208,9 @@ def _served_by_rows(rows: Sequence[int], rounds: int) -> Curve:
         for size in rows:
             server = stack.enter_context(served(_config_text(size, ROWS_DIM), folder / str(size)))
             client = stack.enter_context(Client(server.target))
-            contestants[size] = partial(_p50, partial(_asked, client), batches_of(ROWS_IDS, size), most_s=0.3)
+            contestants[size] = partial(
+                _p50, partial(_asked, client), batches_of(ROWS_IDS, size), clock=time.perf_counter
+            )
         return _curve("lookup through the service, by rows", "rows", contestants, rounds)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 
 @contextmanager
-def clocked(seams: Mapping[str, tuple[Any, str]]) -> Iterator[dict[str, float]]:
+def clocked(
+    seams: Mapping[str, tuple[Any, str]], clock: Callable[[], float] = time.perf_counter
+) -> Iterator[dict[str, float]]:
     """{name: seconds spent so far in that function, given as owner and attribute}, while the block runs."""
     spent = dict.fromkeys(seams, 0.0)
     with ExitStack() as stack:
@@ -17,11 +19,11 @@ def clocked(seams: Mapping[str, tuple[Any, str]]) -> Iterator[dict[str, float]]:
             function = getattr(owner, attribute)
 
             def timed(*given: Any, name: str = name, function: Any = function, **named: Any) -> Any:
-                start = time.perf_counter()
+                start = clock()
                 try:
                     return function(*given, **named)
                 finally:
-                    spent[name] += time.perf_counter() - start
+                    spent[name] += clock() - start
 
             setattr(owner, attribute, timed)
             stack.callback(setattr, owner, attribute, function)

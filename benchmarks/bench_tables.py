@@ -56,15 +56,18 @@ def batches_of(ids: int, rows: int) -> list[NDArray[np.int64]]:
 
 
 class Turns(Generic[_Item]):
-    """Calls a function with one batch after the other, from wherever it was left."""
+    """Calls a function with one batch after the other, from wherever it was left.
+
+    Seconds are those that this thread was given a core: whatever else the machine does meanwhile isn't counted.
+    """
 
     def __init__(self, batches: Sequence[_Item], *, burst: int = 1) -> None:
         self._batches, self._burst = itertools.cycle(batches), burst
 
     def seconds(self, work: Callable[[_Item], object], *, least_s: float = 0.02) -> float:
         """Seconds a call, of as many as take so long together; the clock is read once a burst."""
-        calls, start = 0, time.perf_counter()
-        while (spent_s := time.perf_counter() - start) < least_s or not calls:
+        calls, start = 0, time.thread_time()
+        while (spent_s := time.thread_time() - start) < least_s or not calls:
             for batch in itertools.islice(self._batches, self._burst):
                 work(batch)
             calls += self._burst

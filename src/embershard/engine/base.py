@@ -198,7 +198,9 @@ class Engine(ABC):
             values_MD = _stacked(values, names, group.kernel_dim).to(self.world.device)
             local_M, arrived_MD = self.to_owners(group, physical_M.to(self.world.device), values_MD)
             assert arrived_MD is not None
-            self.shards[group.name].write(*last_of_each(local_M, arrived_MD), start)
+            if self.world.size > 1:
+                local_M, arrived_MD = last_of_each(local_M, arrived_MD)
+            self.shards[group.name].write(local_M, arrived_MD, start)
 
     def freeze(self, rows: Mapping[str, Tensor], active: Collection[str], *, frozen: bool) -> None:
         """Has rows stay bit for bit as they are, optimizer state too, or no longer."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def rows_of(weight: Tensor, rows_M: Tensor) -> Tensor:
     """Rows [M, kernel_dim] of a tensor; numpy takes a tenth less time for it than a thread of torch."""
-    if weight.device.type != "cpu" or torch.get_num_threads() > 1:
+    if not weight.is_cpu or torch.get_num_threads() > 1:
         return weight.index_select(0, rows_M)
     return torch.from_numpy(weight.numpy().take(rows_M.numpy(), axis=0))
 

@@ -115,7 +115,7 @@ class Shard:
         if start is not Start.EMPTY:
             self._count(local_M)
         largest = torch.finfo(self.weight.dtype).max  # a sum of rows may be more than half precision holds
-        self.weight.index_copy_(0, local_M, values_MD.clamp(-largest, largest).to(self.weight))
+        _put(self.weight, local_M, values_MD.clamp(-largest, largest).to(self.weight))
 
     def replace(self, local_M: Tensor, kinds: Mapping[str, Tensor]) -> tuple[int, int]:
         """Overwrites all that there is of rows, each named once, {kind: [M] or [M, kernel_dim]}; frozen ones stay.
