@@ -248,7 +248,9 @@ def _target(rows: Sequence[int], by_rows: Measured) -> Target:
         large / small
         for small, large in zip(by_rows[f"index_select, {few}"], by_rows[f"index_select, {many}"], strict=True)
     ]
-    grown = f"a lookup takes {statistics.median(ours):.2f} times as long, index_select {statistics.median(theirs):.2f}"
+    gather = statistics.median(by_rows[f"gather, {many}"]) / statistics.median(by_rows[f"gather, {few}"])
+    grown = f"a lookup takes {statistics.median(ours):.2f} times as long, the gather in it {gather:.2f}"
+    grown += f", index_select {statistics.median(theirs):.2f}"
     return Target(
         name=f"growth of p50 from {few:,} to {many:,} rows against that of index_select",
         measured=Spread.of_ratios(ours, theirs),

@@ -15,7 +15,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 from torch import Tensor
 
 from embershard.engine.base import Apply, Engine
-from embershard.engine.kernels import optimizer_arguments, pooled, rows_of
+from embershard.engine.kernels import optimizer_arguments, pooled, rows_of, step_by
 from embershard.engine.placement import Group
 from embershard.engine.shard import Shard
 from embershard.sums import Sums
@@ -49,7 +49,12 @@ class LocalEngine(Engine):
 
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
         """As `Engine._hold`."""
-        return self._hold_sums(group, physical_M, Sums(offsets=None, coefficients_M=None))
+        shard = self.shards[group.name]
+
+        def apply(gradients_MD: Tensor) -> None:
+            shard.move(physical_M, lambda: step_by(shard.kernel, group.optimizer.kind, physical_M, gradients_MD))
+
+        return self._gather(group, physical_M), apply
 
     def _hold_sums(self, group: Group, physical_M: Tensor, sums: Sums) -> tuple[Tensor, Apply]:
         """As `Engine._hold_sums`."""
