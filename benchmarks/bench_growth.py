@@ -252,7 +252,7 @@ def _target(rows: Sequence[int], by_rows: Measured) -> Target:
     grown = f"a lookup takes {statistics.median(ours):.2f} times as long, the gather in it {gather:.2f}"
     grown += f", index_select {statistics.median(theirs):.2f}"
     return Target(
-        name=f"growth of p50 from {few:,} to {many:,} rows against that of index_select",
+        name=f"p50 from {few:,} to {many:,} rows: grows, against the growth of index_select",
         measured=Spread.of_ratios(ours, theirs),
         target=1.1,
         sense="at most",

@@ -211,13 +211,13 @@ def _targets(
         )
     largest = found[f"{FOUND[-1]:,} ids, owners"]
     yield Target(
-        name=f"id mapping, vocabulary of {owners:,}, against the bare map: {FOUND[-1]:,} ids",
+        name=f"id mapping, vocabulary of {owners:,}: against the bare map, {FOUND[-1]:,} ids",
         measured=Spread.of_ratios(largest["vocabulary"], largest["bare map"]),
         target=2,
         sense="at most",
     )
     yield Target(
-        name="start to first answer, local engine, small tables, against the bare imports",
+        name="start to first answer, local engine, small tables: against the bare imports",
         measured=Spread.of_ratios(started["server"], started["imports"]),
         target=1.5,
         sense="at most",

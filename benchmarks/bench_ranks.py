@@ -119,7 +119,7 @@ def _targets(of_worlds: Mapping[int, Any]) -> Iterator[Target]:
     for ids, most in ((512, 1.3), (1, 1.6)):
         measured = of_worlds[2]["gather"][str(ids)]
         yield Target(
-            name=f"two ranks against an all-to-all made by hand: {ids} ids a table",
+            name=f"two ranks against hand-made all-to-all: time at {ids} ids a table",
             measured=Spread.of_ratios(measured["engine"], measured["by hand"]),
             target=most,
             sense="at most",

@@ -238,7 +238,7 @@ def _targets(seconds: Mapping[tuple[str, int], Mapping[str, list[float]]]) -> It
         measured = seconds[kind, LARGE]
         floor = Spread.of_ratios(measured["kernel alone"], measured["gather"]).median
         yield Target(
-            name=f"gradient update, local engine, {LARGE:,} ids, {kind}, against the gather of the same ids",
+            name=f"gradient update, local engine, {LARGE:,} ids: times the gather's time, {kind}",
             measured=Spread.of_ratios(measured["update"], measured["gather"]),
             target=3,
             sense="at most",
@@ -247,7 +247,7 @@ def _targets(seconds: Mapping[tuple[str, int], Mapping[str, list[float]]]) -> It
     for kind in ("rowwise_adagrad", "adagrad"):
         measured = seconds[kind, LARGE]
         yield Target(
-            name=f"PyTorch's sparse Adagrad against a gradient update, local engine, {LARGE:,} ids, {kind}",
+            name=f"gradient update, local engine, {LARGE:,} ids: against PyTorch sparse Adagrad, {kind}",
             measured=Spread.of_ratios(measured["PyTorch"], measured["update"]),
             target=5,
             sense="at least",
