@@ -90,7 +90,7 @@ def _in_a_process(kind: str, rows: int) -> dict[str, float]:
 def memory_main(kind: str, rows: int) -> None:
     """One kind of table: bytes a row beside rows and optimizer state, as a line of JSON."""
     use_one_thread()
-    _used_engine(kind, 2 * FALLBACK)  # whatever comes with the first use
+    _used_engine(kind, 20_000)  # whatever comes with the first use
     process = psutil.Process()
     before = process.memory_info().rss
     engine = _used_engine(kind, rows)
