@@ -217,7 +217,7 @@ def check_finite(numbers: NDArray[np.floating[Any]], what: str) -> None:
     """Raises InvalidInput, naming the first place where a number is NaN or infinite."""
     # One pass and no temporary: a sum is finite unless a number isn't, or the sum itself overflows.
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(numbers.sum(dtype=np.float64)):
+        if np.isfinite(numbers.sum(dtype=np.float32)):
             return
     bad = ~np.isfinite(numbers)
     if bad.any():

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from tqdm import tqdm
 
 from embershard.change import last_of_each
 from embershard.config import VocabularyIds
+from embershard.engine.kernels import step_by
 from embershard.engine.memory import check_memory
 from embershard.engine.placement import Group, bytes_of_tables, groups_of
 from embershard.engine.publication import Published
@@ -118,6 +120,10 @@ class Engine(ABC):
         """The same for sums [B, kernel_dim] of rows, which whoever holds the rows makes."""
 
     @abstractmethod
+    def _kernel(self, group: Group) -> Any:
+        """FBGEMM's table-batched embedding of this rank's rows."""
+
+    @abstractmethod
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Sends each row, and its item if there are any, to the rank that holds it: rows of the shard, and items.
 
@@ -139,8 +145,8 @@ class Engine(ABC):
                 # They travel between ranks as they are.
                 rows_MT = self._from_owners(group, physical_M, lambda local_M: weight.index_select(0, local_M))
                 return rows_MT if as_stored else floats(rows_MT)
-            vectors_MD = self._gather(group, physical_M)
-            return vectors_MD if group.dim == group.kernel_dim else vectors_MD[:, : group.dim]
+            vectors = self._gather(group, physical_M)
+            return vectors if group.dim == vectors.shape[1] else vectors[:, : group.dim]
 
         return self._each(rows, active, read)
 
@@ -156,9 +162,11 @@ class Engine(ABC):
         """One step of each matrix's optimizer; the gradients [M, D] of one row are summed first, over all ranks."""
         for group in self._active(active):
             physical_M, names, _ = group.physical(rows)
-            gradients_MD = _stacked(gradients, names, group.kernel_dim)
-            _, apply = self._hold(group, physical_M.to(self.world.device))
-            apply(gradients_MD.to(self.world.device))
+            gradients_MD = _stacked(gradients, names, group.kernel_dim).to(self.world.device)
+            local_M, arrived_MD = self.to_owners(group, physical_M.to(self.world.device), gradients_MD)
+            assert arrived_MD is not None
+            step = partial(step_by, self._kernel(group), group.optimizer.kind, local_M, arrived_MD)
+            self.shards[group.name].move(local_M, step)
         self.refresh(active)
 
     def hold(self, rows: Mapping[str, Tensor], sums: Mapping[str, Sums]) -> Held:
@@ -207,7 +215,9 @@ class Engine(ABC):
             values_MD = _stacked(values, names, dim).to(self.world.device)
             local_M, arrived_MD = self.to_owners(group, physical_M.to(self.world.device), values_MD)
             assert arrived_MD is not None
-            self.shards[group.name].write(*last_of_each(local_M, arrived_MD), start)
+            if self.world.size > 1:
+                local_M, arrived_MD = last_of_each(local_M, arrived_MD)
+            self.shards[group.name].write(local_M, arrived_MD, start)
 
     def freeze(self, rows: Mapping[str, Tensor], active: Collection[str], *, frozen: bool) -> None:
         """Has rows stay bit for bit as they are, optimizer state too, or no longer."""
@@ -250,11 +260,10 @@ class Engine(ABC):
         answers: dict[str, Tensor] = {}
         for group in self._active(active):
             physical_M, names, counts = group.physical(rows)
-            answered = answer(group, physical_M.to(self.world.device))
-            if len(names) == 1:
-                answers[names[0]] = answered
-            else:
-                answers.update(zip(names, answered.split_with_sizes(counts), strict=True))
+            of_group = answer(group, physical_M.to(self.world.device))
+            # A view costs as much as a few rows.
+            pieces = [of_group] if len(names) == 1 else of_group.split_with_sizes(counts)
+            answers.update(zip(names, pieces, strict=True))
         return answers
 
     def _active(self, matrices: Collection[str]) -> list[Group]:

@@ -1,4 +1,4 @@
-"""What both engines ask of FBGEMM's optimizers."""
+"""How rows are read and summed, and what both engines ask of FBGEMM's optimizers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
 from torch import Tensor
 
 from embershard.arrays import tensor_of
+from embershard.sums import Sums
 
 if TYPE_CHECKING:
     from embershard.engine.placement import Group
-    from embershard.sums import Sums
+
+
+def rows_of(weight: Tensor, rows_M: Tensor) -> Tensor:
+    """Rows [M, kernel_dim] of a tensor; numpy takes a tenth less time for it than a thread of torch."""
+    if not weight.is_cpu or torch.get_num_threads() > 1:
+        return weight.index_select(0, rows_M)
+    return torch.from_numpy(weight.numpy().take(rows_M.numpy(), axis=0))
 
 
 def pooled(kernel: Any, rows_M: Tensor, sums: Sums) -> Tensor:
@@ -25,6 +33,36 @@ def pooled(kernel: Any, rows_M: Tensor, sums: Sums) -> Tensor:
     weights_M = None if sums.coefficients_M is None else tensor_of(sums.coefficients_M).to(device)
     vectors: Tensor = kernel(rows_M, offsets, weights_M)
     return vectors
+
+
+def step_by(kernel: Any, optimizer: str, rows_M: Tensor, gradients_MD: Tensor) -> None:
+    """One step of a kernel's optimizer by gradients [M, kernel_dim] of its rows.
+
+    Autograd wants rows to be gathered before; on CPUs its kernel for the way back is called without.
+    """
+    if rows_M.device.type != "cpu":
+        with torch.enable_grad():
+            pooled(kernel, rows_M, Sums(offsets=None, coefficients_M=None)).backward(gradients_MD)
+        return
+    state = (kernel.momentum1_host, kernel.momentum1_placements, kernel.momentum1_offsets)
+    getattr(torch.ops.fbgemm, f"split_embedding_backward_codegen_{optimizer}_cpu")(
+        gradients_MD.contiguous(),
+        kernel.weights_host,
+        kernel.weights_placements,
+        kernel.weights_offsets,
+        kernel.D_offsets,
+        kernel.max_D,
+        kernel.hash_size_cumsum,
+        kernel.total_hash_size_bits,
+        rows_M,
+        torch.arange(len(rows_M) + 1),
+        int(PoolingMode.SUM),
+        gradients_MD.new_empty(0),  # no weights: each row counts once
+        False,  # no stochastic rounding
+        *(() if optimizer == "sgd" else state),
+        kernel.learning_rate_tensor,
+        *(() if optimizer == "sgd" else (kernel.optimizer_args.eps,)),
+    )
 
 
 _OPTIMIZERS = {

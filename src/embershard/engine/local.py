@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from fbgemm_gpu.split_embedding_configs import SparseType
@@ -14,7 +15,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 from torch import Tensor
 
 from embershard.engine.base import Apply, Engine
-from embershard.engine.kernels import optimizer_arguments, pooled
+from embershard.engine.kernels import optimizer_arguments, pooled, rows_of, step_by
 from embershard.engine.placement import Group
 from embershard.engine.shard import Shard
 from embershard.sums import Sums
@@ -44,11 +45,16 @@ class LocalEngine(Engine):
         return Shard.of(group, kernel, self.world.rank, kernel.split_embedding_weights()[0].detach(), states[0][0])
 
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
-        return self.shards[group.name].weight.index_select(0, physical_M).float()
+        return rows_of(self.shards[group.name].weight, physical_M).float()
 
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
         """As `Engine._hold`."""
-        return self._hold_sums(group, physical_M, Sums(offsets=None, coefficients_M=None))
+        shard = self.shards[group.name]
+
+        def apply(gradients_MD: Tensor) -> None:
+            shard.move(physical_M, lambda: step_by(shard.kernel, group.optimizer.kind, physical_M, gradients_MD))
+
+        return self._gather(group, physical_M), apply
 
     def _hold_sums(self, group: Group, physical_M: Tensor, sums: Sums) -> tuple[Tensor, Apply]:
         """As `Engine._hold_sums`."""
@@ -57,9 +63,12 @@ class LocalEngine(Engine):
             vectors = pooled(shard.kernel, physical_M, sums)
 
         def apply(gradients_MD: Tensor) -> None:
-            shard.move(physical_M, vectors, gradients_MD)
+            shard.move(physical_M, lambda: vectors.backward(gradients_MD))
 
         return vectors.detach(), apply
+
+    def _kernel(self, group: Group) -> Any:
+        return self.shards[group.name].kernel
 
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """As `Engine.to_owners`."""

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,8 +51,7 @@ class Slot:
         """Row numbers of the matrix → row numbers of the stack."""
         if self.block == self.matrix.rows:
             return rows_M + self.offset if self.offset else rows_M
-        rank_M = torch.div(rows_M, self.block, rounding_mode="floor")
-        return rows_M + rank_M * (self.block_rows - self.block) + self.offset
+        return _physical(rows_M, self.block, self.offset, self.block_rows)
 
     def held(self, rank: int) -> tuple[int, int]:
         """First and one-past-last row of the matrix on a rank; equal if it has none."""
@@ -128,9 +128,16 @@ class Group:
     def physical(self, rows: Mapping[str, Tensor]) -> tuple[Tensor, list[str], list[int]]:
         """The physical rows of those matrices that are in this group, one after the other; names and counts."""
         names = [matrix for matrix in self.slots if matrix in rows]
-        pieces = [self.slots[matrix].physical(rows[matrix]) for matrix in names]
-        stacked = pieces[0] if len(pieces) == 1 else torch.cat([torch.empty(0, dtype=torch.int64), *pieces])
-        return stacked, names, [piece.numel() for piece in pieces]
+        counts = [rows[matrix].numel() for matrix in names]
+        if len(names) == 1:
+            return self.slots[names[0]].physical(rows[names[0]]), names, counts
+        # All at once: of many small matrices, each operation takes longer than what it does.
+        stacked = torch.cat([torch.empty(0, dtype=torch.int64), *(rows[matrix] for matrix in names)])
+        offsets_M = _repeated([self.slots[matrix].offset for matrix in names], counts)
+        if self.world_size == 1:
+            return stacked + offsets_M, names, counts
+        blocks_M = _repeated([self.slots[matrix].block for matrix in names], counts)
+        return _physical(stacked, blocks_M, offsets_M, self.block_rows), names, counts
 
     def owner(self, physical_M: Tensor) -> Tensor:
         """The rank that holds each physical row."""
@@ -139,6 +146,17 @@ class Group:
     def on_rank(self, physical_M: Tensor) -> Tensor:
         """Physical rows → rows of their rank's shard."""
         return physical_M % self.block_rows
+
+
+def _physical(rows_M: Tensor, block: int | Tensor, offset: int | Tensor, block_rows: int) -> Tensor:
+    """Row numbers of matrices whose blocks are so large and begin there → row numbers of the stack."""
+    rank_M = torch.div(rows_M, block, rounding_mode="floor")
+    return rows_M + rank_M * (block_rows - block) + offset
+
+
+def _repeated(numbers: list[int], counts: list[int]) -> Tensor:
+    """int64: each as often as its count."""
+    return torch.from_numpy(np.repeat(np.array(numbers, np.int64), counts))
 
 
 def groups_of(config: Config, world_size: int) -> list[Group]:

@@ -121,7 +121,7 @@ class Shard:
                     tensor.index_fill_(0, local_M, 0)
         if start is not Start.EMPTY:
             self._count(local_M)
-        self.weight.index_copy_(0, local_M, stored_as(self.weight.dtype, values_MD.to(self.weight.device)))
+        _put(self.weight, local_M, stored_as(self.weight.dtype, values_MD.to(self.weight.device)))
 
     def replace(self, local_M: Tensor, kinds: Mapping[str, Tensor]) -> tuple[int, int]:
         """Overwrites all that there is of rows, each named once, {kind: [M] or [M, kernel_dim]}; frozen ones stay.
@@ -137,10 +137,10 @@ class Shard:
             _put(self.kinds[kind], local_M, rows)
         return len(local_M), frozen
 
-    def move(self, local_M: Tensor, gathered: Tensor, gradients: Tensor) -> None:
-        """One step of the optimizer, by the gradients of what its kernel gathered of these rows; frozen ones stay."""
+    def move(self, local_M: Tensor, step: Callable[[], object]) -> None:
+        """One step of the kernel's optimizer, which moves these rows; frozen ones stay."""
         kept = self._hold(local_M)
-        gathered.backward(gradients)
+        step()
         self._moved(local_M, kept)
 
     def _hold(self, local_M: Tensor) -> Kept:

@@ -1,8 +1,9 @@
 """The sharded engine: TorchRec's EmbeddingCollection, row-wise over the ranks, with all-to-all gathers.
 
-A group is one TorchRec table with one feature; a rank's rows of a tick are one jagged sequence of it, so that ranks
-may bring any number of rows, also none. TorchRec routes them to their owners, and the way back of autograd brings the
-gradients there, to the fused optimizer.
+A group is one TorchRec table with one feature. Rows that will be moved are one jagged sequence of it, so that ranks may
+bring any number of rows, also none: TorchRec routes them to their owners, and the way back of autograd brings the
+gradients there, to the fused optimizer. Rows that are only read, or for which gradients are already there, take two
+exchanges of ours, which cost a part of that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torchrec.modules.embedding_configs import DataType
 from embershard.arrays import tensor_of
 from embershard.config import Config
 from embershard.engine.base import Apply, Engine
-from embershard.engine.kernels import optimizer_arguments, pooled
+from embershard.engine.kernels import optimizer_arguments, pooled, rows_of
 from embershard.engine.placement import Group
 from embershard.engine.shard import Shard
 from embershard.engine.world import World
@@ -59,9 +60,13 @@ class TorchRecEngine(Engine):
         )
 
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
-        with torch.no_grad():
-            vectors, _ = self._forward(group, physical_M)
-        return vectors
+        """As `Engine._gather`: a row travels once, however often it is asked for."""
+        weight = self.shards[group.name].weight
+        if self.world.size == 1:
+            return rows_of(weight, physical_M).float()
+        rows_u, at_M = torch.unique(physical_M, return_inverse=True)  # in order, and so by owner
+        vectors_u = _answers(group, rows_u, _counts(group, rows_u), lambda local_M: rows_of(weight, local_M))
+        return vectors_u.index_select(0, at_M).float()
 
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
         """As `Engine._hold`."""
@@ -70,7 +75,7 @@ class TorchRecEngine(Engine):
             vectors, local_M = self._forward(group, physical_M)
 
         def apply(gradients_MD: Tensor) -> None:
-            shard.move(local_M, vectors, gradients_MD)
+            shard.move(local_M, lambda: vectors.backward(gradients_MD))
 
         return vectors.detach(), apply
 
@@ -106,22 +111,24 @@ class TorchRecEngine(Engine):
             gradients_BD = pad(gradients_BD, (0, 0, 0, 1))
             if size > 1:
                 gradients_BD = _exchange(gradients_BD.repeat(size, 1), [mine] * size, of_ranks)
-            shard.move(rows_M, partial, gradients_BD)
+            shard.move(rows_M, lambda: partial.backward(gradients_BD))
 
         return vectors[:-1], apply
 
+    def _kernel(self, group: Group) -> Any:
+        return _kernel(self.shards[group.name].kernel)
+
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """As `Engine.to_owners`."""
+        if self.world.size == 1:
+            return physical_M, items
         order, sent = _by_owner(group, physical_M)
-        received = _exchange_counts(sent)
-        local_M = group.on_rank(_exchange(physical_M[order], sent, received))
+        local_M, received = _ids_to_owners(group, physical_M[order], sent)
         return local_M, None if items is None else _exchange(items[order], sent, received)
 
     def _from_owners(self, group: Group, physical_M: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
         order, sent = _by_owner(group, physical_M)
-        received = _exchange_counts(sent)
-        asked = group.on_rank(_exchange(physical_M[order], sent, received))
-        answers = _exchange(read(asked), received, sent)
+        answers = _answers(group, physical_M[order], sent, read)
         answers_M = torch.empty_like(answers)
         answers_M[order] = answers
         return answers_M
@@ -188,9 +195,24 @@ def _pool(module: ShardedEmbeddingCollection) -> None:
 
 def _by_owner(group: Group, physical_M: Tensor) -> tuple[Tensor, list[int]]:
     """An order of the rows by owning rank, and how many go to each."""
-    owner_M = group.owner(physical_M)
-    counts = torch.bincount(owner_M, minlength=group.world_size).tolist()
-    return torch.argsort(owner_M, stable=True), counts
+    return torch.argsort(group.owner(physical_M), stable=True), _counts(group, physical_M)
+
+
+def _counts(group: Group, physical_M: Tensor) -> list[int]:
+    counts: list[int] = torch.bincount(group.owner(physical_M), minlength=group.world_size).tolist()
+    return counts
+
+
+def _ids_to_owners(group: Group, physical_M: Tensor, sent: list[int]) -> tuple[Tensor, list[int]]:
+    """Sends rows, which are in the order of their owners: rows of the shard, and how many each rank has sent."""
+    received = _exchange_counts(sent)
+    return group.on_rank(_exchange(physical_M, sent, received)), received
+
+
+def _answers(group: Group, physical_M: Tensor, sent: list[int], read: Callable[[Tensor], Tensor]) -> Tensor:
+    """What the owners of rows, which are in their order, read of them."""
+    local_M, received = _ids_to_owners(group, physical_M, sent)
+    return _exchange(read(local_M), received, sent)
 
 
 def _exchange_counts(sent: list[int]) -> list[int]:
