@@ -25,6 +25,7 @@ from typing import Any, Final
 
 SECTIONS: Final = (
     "bench_serving",
+    "bench_profile",
     "bench_features",
     "bench_engine",
     "bench_updates",

@@ -1,0 +1,197 @@
+"""Where the time of a lookup goes, stage by stage, for three sizes and for 26 features.
+
+    python benchmarks/bench_profile.py [--quick]
+
+Stages are timed alone, in this process, on what the one before has made; a call as a whole is timed by a client against
+the service, and the same bytes against an echo: what gRPC, asyncio, both kernels' sockets and the client cost. What is
+left are the gate, the way through Python's event loop, and what stages cost each other (caches, fresh memory).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from bench_tables import engine_of, use_one_thread
+from embershard_server.answers import encoded as answer_of
+from our_clients import Ids, encoded, raw_stream, raw_unary
+from outcome import Outcome, Spread, Table, interleaved, seconds_each
+from peers import echo_server
+from serving import served
+
+from embershard import codec
+from embershard.collection import Collection
+from embershard.config import parse_config
+from embershard.engine.jobs import Answer
+from embershard.engine.steps import look_up
+from embershard.engine.work import work_of_reads
+from embershard.v1 import embershard_pb2 as pb
+
+ROWS: Final = 1_000_000
+DIM: Final = 64
+SHAPES: Final = ((1, 26), (1, 512), (1, 13_312), (26, 1), (26, 512))
+"""Features, and ids of each."""
+STAGES: Final = ("parse the request", "ids to arrays", "checks, row numbers", "gather", "compose", "write the answer")
+WAYS: Final = {"unary": raw_unary, "stream": raw_stream}
+DIFFERENT: Final = 32
+"""Requests, one after the other."""
+
+
+def measure(*, quick: bool) -> Outcome:
+    """All shapes."""
+    use_one_thread()
+    rounds, shapes = (3, SHAPES[:2]) if quick else (15, SHAPES)
+    stages = {shape: _stages(*shape, rounds) for shape in shapes}
+    calls = {shape: _calls(*shape, rounds) for shape in shapes}
+    return Outcome(
+        section="profile",
+        configuration={"rows": ROWS, "dim": DIM, "shapes": shapes, "rounds": rounds, "threads": 1},
+        tables=[_stage_table(stages), _call_table(stages, calls)],
+        raw={f"{features} × {ids}": {**stages[features, ids], **calls[features, ids]} for features, ids in shapes},
+    )
+
+
+def _config(features: int) -> str:
+    tables = "".join(f'[[tables]]\nname = "t{at}"\nrows = {ROWS // features}\ndim = {DIM}\n' for at in range(features))
+    return f"""
+[collection]
+name = "bench"
+[optimizer]
+kind = "rowwise_adagrad"
+learning_rate = 0.05
+[durability]
+log = "none"
+{tables}"""
+
+
+def _names(features: int) -> list[str]:
+    return [f"t{at}" for at in range(features)]
+
+
+def _requests(features: int, ids: int) -> list[Ids]:
+    return list(np.random.default_rng(7).integers(0, ROWS // features, (DIFFERENT, features, ids)))
+
+
+def _stages(features: int, ids: int, rounds: int) -> dict[str, list[float]]:
+    """{stage: seconds, one a round}."""
+    import tomllib
+
+    config = parse_config(tomllib.loads(_config(features)))
+    engine, collection = engine_of(config), Collection(config)
+    data = [encoded(_names(features), request) for request in _requests(features, ids)]
+    requests = [pb.LookupRequest.FromString(one) for one in data]
+    batches = [[codec.decode_batch(feature) for feature in request.features] for request in requests]
+    reads = [collection.read(of_request) for of_request in batches]
+    works = [work_of_reads([read], []) for read in reads]
+    answers = [
+        Answer(vectors=look_up(engine, [read], [], work)[0].vectors, counts=[], version=1)
+        for read, work in zip(reads, works, strict=True)
+    ]
+    at = 0
+
+    def turn(work: Callable[[int], object]) -> Callable[[], float]:
+        def once() -> None:
+            nonlocal at
+            at = (at + 1) % DIFFERENT
+            work(at)
+
+        return lambda: seconds_each(once, least_s=0.03)
+
+    measured = interleaved(
+        {
+            STAGES[0]: turn(lambda at: pb.LookupRequest.FromString(data[at])),
+            STAGES[1]: turn(lambda at: [codec.decode_batch(feature) for feature in requests[at].features]),
+            STAGES[2]: turn(lambda at: collection.read(batches[at])),
+            STAGES[3]: turn(lambda at: engine.gather(reads[at].rows, works[at].gather)),
+            "look up": turn(lambda at: look_up(engine, [reads[at]], [], works[at])),
+            STAGES[5]: turn(lambda at: answer_of(reads[at], answers[at], requests[at])),
+        },
+        rounds,
+    )
+    whole = measured.pop("look up")
+    measured[STAGES[4]] = [
+        max(0.0, all_of_it - part) for all_of_it, part in zip(whole, measured[STAGES[3]], strict=True)
+    ]
+    return {stage: measured[stage] for stage in STAGES}
+
+
+def _calls(features: int, ids: int, rounds: int) -> dict[str, list[float]]:
+    """{server, way: seconds of a call, one a round}."""
+    names, requests = _names(features), _requests(features, ids)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        targets = {"service": stack.enter_context(served(_config(features), Path(folder))).target}
+        if features == 1:
+            targets["echo"] = stack.enter_context(echo_server("asyncio", [ids], DIM)).target
+        contestants = {}
+        for name, target in targets.items():
+            for way, connect in WAYS.items():
+                # Echoes know requests by their length, and the feature's name by heart.
+                ask = stack.enter_context(connect(target, names if name == "service" else ["item"]))
+                turns = _endlessly(requests)
+                contestants[f"{name}, {way}"] = lambda ask=ask, turns=turns: seconds_each(
+                    lambda: ask(next(turns)), least_s=0.2
+                )
+        return interleaved(contestants, rounds)
+
+
+def _endlessly(requests: list[Ids]) -> Iterator[Ids]:
+    while True:
+        yield from requests
+
+
+def _microseconds(seconds: list[float]) -> float:
+    return round(Spread.of(seconds).median * 1e6, 1)
+
+
+def _sum(stages: dict[str, list[float]]) -> float:
+    return round(sum(_microseconds(one) for one in stages.values()), 1)
+
+
+def _stage_table(stages: dict[tuple[int, int], dict[str, list[float]]]) -> Table:
+    columns = ["stage, µs", *(f"{features} × {ids:,}" for features, ids in stages)]
+    rows: list[list[str | float | int]] = [
+        [stage, *(_microseconds(of_shape[stage]) for of_shape in stages.values())] for stage in STAGES
+    ]
+    rows.append(
+        ["all", *(round(sum(_microseconds(one) for one in of_shape.values()), 1) for of_shape in stages.values())]
+    )
+    return Table(title="Stages of a lookup in the server, features × ids of each", columns=columns, rows=rows)
+
+
+def _call_table(
+    stages: dict[tuple[int, int], dict[str, list[float]]], calls: dict[tuple[int, int], dict[str, list[float]]]
+) -> Table:
+    rows: list[list[str | float | int]] = []
+    for (features, ids), of_shape in calls.items():
+        own = _sum(stages[features, ids])
+        for way in WAYS:
+            call = _microseconds(of_shape[f"service, {way}"])
+            echo = _microseconds(of_shape[f"echo, {way}"]) if features == 1 else float("nan")
+            left = round(call - echo - own, 1)
+            rows.append(
+                [
+                    f"{features} × {ids:,}",
+                    way,
+                    call,
+                    echo if features == 1 else "",
+                    round(own, 1),
+                    left if features == 1 else "",
+                ]
+            )
+    columns = ["features × ids", "way", "call, µs", "echo of the same bytes, µs", "stages, µs", "what is left, µs"]
+    return Table(title="A call of one caller", columns=columns, rows=rows)
+
+
+def main() -> None:
+    """Prints the tables."""
+    for table in measure(quick="--quick" in sys.argv).tables:
+        print(table.title, *(" | ".join(map(str, row)) for row in [table.columns, *table.rows]), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
