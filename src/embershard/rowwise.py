@@ -10,7 +10,6 @@ what it was made of by at most `error_bound`.
 
 from __future__ import annotations
 
-import fbgemm_gpu  # noqa: F401  # which registers its operators
 import numpy as np
 import torch
 from torch import Tensor
@@ -72,6 +71,9 @@ def _tails(rows_NT: Tensor) -> Tensor:
 
 
 def _quantised(rows_ND: Tensor) -> Tensor:
+    # Whoever only reads rows needs no FBGEMM, whose import takes a second.
+    import fbgemm_gpu  # noqa: F401  # which registers its operators
+
     # On CPUs, as on GPUs FBGEMM pads rows to a multiple of four numbers.
     made_NT: Tensor = torch.ops.fbgemm.FloatToFused8BitRowwiseQuantized(rows_ND.cpu().contiguous())
     return made_NT
