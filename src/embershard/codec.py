@@ -150,11 +150,11 @@ def _vectors(part: pb.FeatureRows, dtype: int) -> NDArray[np.floating[Any]]:
     if dtype != pb.D_TYPE_INT8:
         return np.frombuffer(part.values, DTYPES[dtype]).reshape(part.rows, part.dim)
     rows_NT = np.frombuffer(part.values, np.uint8).reshape(part.rows, part.dim + INT8_TAIL)
-    scale_N1, bias_N1 = np.hsplit(np.ascontiguousarray(rows_NT[:, part.dim :]).view("<f4"), 2)
+    tails_N2 = np.ascontiguousarray(rows_NT[:, part.dim :]).view("<f4")
     # One after the other, each rounded, as `rowwise.floats` does it: the same bits.
     vectors_ND = rows_NT[:, : part.dim].astype(np.float32)
-    vectors_ND *= scale_N1
-    vectors_ND += bias_N1
+    vectors_ND *= tails_N2[:, :1]
+    vectors_ND += tails_N2[:, 1:]
     return vectors_ND
 
 
