@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from embershard.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from numpy.typing import NDArray
 
 MAX_GRADIENT = 1e9
 """Largest size of one number of a gradient: the sum over a million ids of one row, squared and summed over any dim, is
@@ -208,9 +207,13 @@ def last_of_each(rows_M: Tensor, values_MD: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(unique).to(rows_M.device), values_MD[last]
 
 
-def check_size(where: str, what: str, array: NDArray[Any], largest: float, hint: str) -> None:
+def check_size(where: str, what: str, numbers: Tensor, largest: float, hint: str) -> None:
     """Raises InvalidInput, naming the place of the largest number, if that is larger than it may be."""
-    if array.size and not max(array.max(), -array.min()) <= largest:  # not: NaN is larger than anything
+    if not numbers.numel():
+        return
+    least, most = torch.aminmax(numbers)  # in one pass
+    if not max(float(most), -float(least)) <= largest:  # not: NaN is larger than anything
+        array = numbers.numpy()
         at = tuple(int(i) for i in np.unravel_index(np.argmax(np.abs(array)), array.shape))
         raise InvalidInput(f"{where}: {what}{list(at)} = {array[at]:g} is larger than {largest:g}; {hint}")
 
@@ -227,5 +230,5 @@ def _pulled(
         if piece is gradients_BD:
             continue  # as it was given, and so it was looked at
         what = "gradients, as they arrive at the rows,"
-        check_size(f"feature {part.batch.feature!r}", what, piece.numpy(), MAX_GRADIENT, "clip them")
+        check_size(f"feature {part.batch.feature!r}", what, piece, MAX_GRADIENT, "clip them")
     return {matrix.name: piece for matrix, piece in zip(part.table.matrices, pieces, strict=True)}

@@ -210,11 +210,11 @@ def _vectors(part: pb.FeatureRows, values: bytes | memoryview, dtype: int) -> ND
         vectors_ND = np.frombuffer(values, DTYPES[dtype]).reshape(part.rows, part.dim)
         return vectors_ND if vectors_ND.flags.aligned else _copied(vectors_ND)
     rows_NT = np.frombuffer(values, np.uint8).reshape(part.rows, part.dim + INT8_TAIL)
-    scale_N1, bias_N1 = np.hsplit(np.ascontiguousarray(rows_NT[:, part.dim :]).view("<f4"), 2)
+    tails_N2 = np.ascontiguousarray(rows_NT[:, part.dim :]).view("<f4")
     # One after the other, each rounded, as `rowwise.floats` does it: the same bits.
     numbers_ND = rows_NT[:, : part.dim].astype(np.float32)
-    numbers_ND *= scale_N1
-    numbers_ND += bias_N1
+    numbers_ND *= tails_N2[:, :1]
+    numbers_ND += tails_N2[:, 1:]
     return numbers_ND
 
 

@@ -204,8 +204,9 @@ class Collection:
             hint = f"table {table.name!r} stores {table.dtype}"
         else:  # the square of its length must be a number, too
             largest, hint = min(largest, MAX_GRADIENT), f"table {table.name!r} normalises its rows"
-        check_size(where, "values", update.values, largest, hint)
-        return Write(part=part, values_ND=tensor_of(update.values))
+        values_ND = tensor_of(update.values)
+        check_size(where, "values", values_ND, largest, hint)
+        return Write(part=part, values_ND=values_ND)
 
     def _parents(self, where: str, table: TableSpec, parents: FeatureBatch) -> RowBatch:
         """The mean of the parents' rows as they are stored."""
@@ -221,8 +222,9 @@ def _move(part: RowBatch, gradients_BD: NDArray[np.float32]) -> Move:
     if part.table.serves_only:
         raise InvalidInput(f"{where}: table {part.table.name!r} {SERVES_ONLY}: gradients can't move them")
     _check_shape(where, "gradients", gradients_BD, (part.outputs, part.table.dim))
-    check_size(where, "gradients", gradients_BD, MAX_GRADIENT, "clip them")
-    return Move.of(part, tensor_of(gradients_BD))
+    gradients = tensor_of(gradients_BD)
+    check_size(where, "gradients", gradients, MAX_GRADIENT, "clip them")
+    return Move.of(part, gradients)
 
 
 def _check_writable(where: str, what: str, table: TableSpec) -> None:

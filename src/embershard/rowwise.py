@@ -10,7 +10,6 @@ what it was made of by at most `error_bound`.
 
 from __future__ import annotations
 
-import fbgemm_gpu  # noqa: F401  # which registers its operators
 import numpy as np
 import torch
 from torch import Tensor
@@ -42,9 +41,9 @@ def floats(rows_NT: Tensor) -> Tensor:
     """uint8 [N, D + 8] → float32 [N, D]; of rows that aren't int8, the same as float32."""
     if rows_NT.dtype != torch.uint8:
         return rows_NT.float()
-    scale_N1, bias_N1 = _tails(rows_NT).split(1, dim=1)
+    tails_N2 = rows_NT[:, -INT8_TAIL:].clone(memory_format=torch.contiguous_format).view(torch.float32)
     # FBGEMM's own rounds once instead of twice, on some machines: this is the same everywhere, and as clients do it.
-    return rows_NT[:, :-INT8_TAIL].float().mul_(scale_N1).add_(bias_N1)
+    return rows_NT[:, :-INT8_TAIL].float().mul_(tails_N2[:, :1]).add_(tails_N2[:, 1:])
 
 
 def stored_as(dtype: torch.dtype, rows_ND: Tensor) -> Tensor:
@@ -66,12 +65,10 @@ def error_bound(rows_ND: Tensor) -> Tensor:
     return width_N / 510 + width_N.clamp(max=_ADDED) + _ROUNDING * rows_ND.abs().amax(dim=1)
 
 
-def _tails(rows_NT: Tensor) -> Tensor:
-    """float32 [N, 2]: scale and bias of each row."""
-    return rows_NT[:, -INT8_TAIL:].clone(memory_format=torch.contiguous_format).view(torch.float32)
-
-
 def _quantised(rows_ND: Tensor) -> Tensor:
+    # Whoever only reads rows needs no FBGEMM, whose import takes a second.
+    import fbgemm_gpu  # noqa: F401  # which registers its operators
+
     # On CPUs, as on GPUs FBGEMM pads rows to a multiple of four numbers.
     made_NT: Tensor = torch.ops.fbgemm.FloatToFused8BitRowwiseQuantized(rows_ND.cpu().contiguous())
     return made_NT

@@ -147,7 +147,8 @@ class FeatureUpdate:
 class Rows(dict[str, "NDArray[np.floating[Any]]"]):
     """What a lookup answers: {feature: [N or B, D]}, with the version that was read.
 
-    The arrays are views of the received bytes, so they are read-only: `.copy()` one to change it.
+    The arrays are views of the received bytes, so they are read-only: `.copy()` one to change it. Those that have
+    travelled as int8 are arrays of their own.
     """
 
     version: int

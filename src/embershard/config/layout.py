@@ -32,7 +32,7 @@ def narrowed(layout: dict[str, Any], dtypes: Mapping[str, str]) -> dict[str, Any
 
     def narrower(name: str, dtype: str) -> str:
         other = dtypes.get(name, dtype)
-        return other if _BITS[other] < _BITS.get(dtype, 0) else dtype
+        return other if 0 < _BITS.get(other, 0) < _BITS.get(dtype, 0) else dtype
 
     tables = {name: {**table, "dtype": narrower(name, table["dtype"])} for name, table in layout["tables"].items()}
     return {**layout, "tables": tables}

@@ -109,11 +109,11 @@ class Engine(ABC):
 
     @abstractmethod
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
-        """float32 [M, kernel_dim]."""
+        """Rows as they are stored: [M, kernel_dim], or uint8 [M, D + 8]."""
 
     @abstractmethod
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
-        """As `_gather`, and what makes one optimizer step of all ranks' gradients [M, kernel_dim] of the same rows."""
+        """Rows as float32 [M, kernel_dim], and what makes one optimizer step of all ranks' gradients of the same shape."""
 
     @abstractmethod
     def _hold_sums(self, group: Group, physical_M: Tensor, sums: Sums) -> tuple[Tensor, Apply]:
@@ -140,12 +140,10 @@ class Engine(ABC):
         """The rows of each matrix, {matrix: float32 [M, D]}; int8 rows uint8 [M, D + 8] if wanted as stored."""
 
         def read(group: Group, physical_M: Tensor) -> Tensor:
+            stored = self._gather(group, physical_M)
             if group.quantised:
-                weight = self.shards[group.name].weight
-                # They travel between ranks as they are.
-                rows_MT = self._from_owners(group, physical_M, lambda local_M: weight.index_select(0, local_M))
-                return rows_MT if as_stored else floats(rows_MT)
-            vectors = self._gather(group, physical_M)
+                return stored if as_stored else floats(stored)
+            vectors = stored.float()
             return vectors if group.dim == vectors.shape[1] else vectors[:, : group.dim]
 
         return self._each(rows, active, read)

@@ -45,7 +45,7 @@ class LocalEngine(Engine):
         return Shard.of(group, kernel, self.world.rank, kernel.split_embedding_weights()[0].detach(), states[0][0])
 
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
-        return rows_of(self.shards[group.name].weight, physical_M).float()
+        return rows_of(self.shards[group.name].weight, physical_M)
 
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
         """As `Engine._hold`."""
@@ -54,7 +54,7 @@ class LocalEngine(Engine):
         def apply(gradients_MD: Tensor) -> None:
             shard.move(physical_M, lambda: step_by(shard.kernel, group.optimizer.kind, physical_M, gradients_MD))
 
-        return self._gather(group, physical_M), apply
+        return self._gather(group, physical_M).float(), apply
 
     def _hold_sums(self, group: Group, physical_M: Tensor, sums: Sums) -> tuple[Tensor, Apply]:
         """As `Engine._hold_sums`."""

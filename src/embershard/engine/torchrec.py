@@ -63,10 +63,10 @@ class TorchRecEngine(Engine):
         """As `Engine._gather`: a row travels once, however often it is asked for."""
         weight = self.shards[group.name].weight
         if self.world.size == 1:
-            return rows_of(weight, physical_M).float()
+            return rows_of(weight, physical_M)
         rows_u, at_M = torch.unique(physical_M, return_inverse=True)  # in order, and so by owner
-        vectors_u = _answers(group, rows_u, _counts(group, rows_u), lambda local_M: rows_of(weight, local_M))
-        return vectors_u.index_select(0, at_M).float()
+        stored_u = _answers(group, rows_u, _counts(group, rows_u), lambda local_M: rows_of(weight, local_M))
+        return rows_of(stored_u, at_M)
 
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
         """As `Engine._hold`."""

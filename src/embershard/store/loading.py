@@ -19,7 +19,7 @@ from embershard.config import layout_difference, narrowed, spelled_out
 from embershard.engine.beside import Rest
 from embershard.engine.publication import Published
 from embershard.errors import FingerprintMismatch, SnapshotError
-from embershard.rowwise import stored_as
+from embershard.rowwise import WIDER, stored_as
 from embershard.store.agreement import alone, everywhere, meeting
 from embershard.store.checksum import checksum_of, total
 from embershard.store.id_files import read_clients, read_id_file
@@ -97,7 +97,7 @@ def fill(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, 
         shared = {matrix.table.name: f"{name}.weight" for name, matrix in engine.matrices.items() if matrix.shared}
         copies = read_tensors(snapshot, shared.values())
         engine.projections |= {table: copies[name].float().to(world.device) for table, name in shared.items()}
-        exact = {name: target for name, target in targets.items() if _dtype(target) == snapshot.tensors[name]["dtype"]}
+        exact = {name: target for name, target in targets.items() if not _rounds(target, snapshot.tensors[name])}
         mine = {name: _checksum(target, paced) for name, target in exact.items()}
     engine.published = Published(**snapshot.manifest["published"])
     parts = agree(mine)
@@ -186,8 +186,8 @@ def _check_shapes(engine: Engine, snapshot: Snapshot, targets: Mapping[str, Targ
     matrices, shapes = engine.matrices, {}
     for name, target in targets.items():
         matrix, told = matrices[name.rpartition(".")[0]], snapshot.tensors.get(name)
-        rounded = told is not None and _dtype(target) != told["dtype"]
-        shapes[name] = [matrix.rows, *([matrix.dim] if rounded else target.rows.shape[1:])]
+        rounds = told is not None and _rounds(target, told)
+        shapes[name] = [matrix.rows, *([matrix.dim] if rounds else target.rows.shape[1:])]
     lost = {f"{name}.sum" for name, matrix in matrices.items() if matrix.dtype == "int8"}
     for name in sorted(shapes.keys() | (snapshot.tensors.keys() - lost)):
         there = snapshot.tensors.get(name, {}).get("shape")
@@ -223,9 +223,9 @@ def _fill(
         into.copy_(arrived if arrived.dtype == into.dtype else stored_as(into.dtype, arrived))
 
 
-def _dtype(target: Target) -> str:
-    """As manifests name it."""
-    return str(target.rows.dtype).removeprefix("torch.")
+def _rounds(target: Target, told: Mapping[str, Any]) -> bool:
+    """Whether rows of a tensor, as a manifest tells of it, are rounded to what they are to fill."""
+    return getattr(torch, told["dtype"], None) in WIDER.get(target.rows.dtype, ())
 
 
 def _checksum(target: Target, paced: Paced) -> int:
