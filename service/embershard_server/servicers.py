@@ -119,7 +119,7 @@ class Servicers:
             # What is asked for may be known only then: a table may have grown.
             await self._do(LookupJob(read=Read.of([], 0), min_version=request.min_version), call)
         collection = self._collection_of(request.pinned_version)
-        read = await self._prepared(lambda: self._read(collection, request), request.features)
+        read = await self._read(collection, request)
         call.hold(ANSWER_COPIES * self._checked_size(read, request))
         answer = await self._answer(read, request, call)
         return encoded(read, answer, request)
@@ -256,9 +256,13 @@ class Servicers:
         return prepare() if ids < SMALL else await asyncio.to_thread(prepare)
 
     @staticmethod
-    def _read(collection: Collection, request: pb.LookupRequest) -> Read:
+    async def _read(collection: Collection, request: pb.LookupRequest) -> Read:
         batches = [codec.decode_batch(feature) for feature in request.features]
-        return collection.read(batches, as_stored=request.dtype == pb.D_TYPE_INT8)
+        as_stored = request.dtype == pb.D_TYPE_INT8
+        collection.check_ids(ids := sum([len(batch.ids) for batch in batches]))
+        if ids < SMALL:
+            return collection.read(batches, as_stored=as_stored)
+        return await asyncio.to_thread(collection.read, batches, as_stored=as_stored)
 
     def _checked_size(self, read: Read, request: pb.LookupRequest) -> int:
         """Bytes of the answer, if they aren't too many."""

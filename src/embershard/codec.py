@@ -68,14 +68,16 @@ def decode_batch(message: pb.FeatureIds) -> FeatureBatch:
     Raises:
         InvalidInput: both ids and keys, or bytes that are no whole numbers, or what `FeatureBatch` refuses.
     """
-    if message.ids and message.keys:
-        raise InvalidInput(f"feature {message.feature!r}: give ids or keys, not both")
-    where = f"feature {message.feature!r}"
+    feature, ids, keys = message.feature, message.ids, message.keys  # each access of bytes makes a copy
+    if ids and keys:
+        raise InvalidInput(f"feature {feature!r}: give ids or keys, not both")
+    lengths, weights = message.lengths, message.weights
+    where = f"feature {feature!r}"
     return FeatureBatch(
-        feature=message.feature,
-        ids=tuple(message.keys) if message.keys else _array(message.ids, "<i8", f"{where}: ids"),
-        lengths=_array(message.lengths, "<i4", f"{where}: lengths") if message.lengths else None,
-        weights=_array(message.weights, "<f4", f"{where}: weights") if message.weights else None,
+        feature=feature,
+        ids=tuple(keys) if keys else _array(ids, "<i8", f"{where}: ids"),
+        lengths=_array(lengths, "<i4", f"{where}: lengths") if lengths else None,
+        weights=_array(weights, "<f4", f"{where}: weights") if weights else None,
     )
 
 

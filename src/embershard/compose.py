@@ -23,7 +23,7 @@ from embershard.config import QuotientRemainder
 from embershard.errors import InvalidInput
 from embershard.factor import combine, finish, spread, stored_rows
 from embershard.ids import IdRows, rows_of
-from embershard.sums import Sums
+from embershard.sums import ONE_EACH, Sums
 from embershard.types import FeatureBatch, Provenance
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ class RowBatch:
         normalised: bool,
     ) -> RowBatch:
         outer: Sums | None = None
-        if not normalised:
+        if counts_B is None and weights_n is None and ids.signs_M is None and ids.rows_per_id == 1:
+            inner, outer = ONE_EACH, ONE_EACH if normalised else None
+        elif not normalised:
             inner = Sums.of(_rows_per_output(counts_B, ids), _coefficients(weights_n, ids))
         else:
             inner = Sums.of(_rows_per_output(None, ids), ids.signs_M)
@@ -123,7 +125,7 @@ class RowBatch:
     @property
     def summed(self) -> RowBatch:
         """The same where rows are stored as the sums that `inner` makes of them."""
-        return replace(self, inner=Sums(offsets=None, coefficients_M=None))
+        return replace(self, inner=ONE_EACH)
 
     @property
     def kept(self) -> int:

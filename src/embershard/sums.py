@@ -71,3 +71,7 @@ class Sums:
 
     def _weights(self, device: torch.device) -> Tensor | None:
         return None if self.coefficients_M is None else tensor_of(self.coefficients_M).to(device)
+
+
+ONE_EACH = Sums(offsets=None, coefficients_M=None)
+"""The map that changes nothing."""

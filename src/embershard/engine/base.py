@@ -113,7 +113,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
-        """Rows as float32 [M, kernel_dim], and what makes one optimizer step of all ranks' gradients of the same shape."""
+        """Rows as float32 [M, kernel_dim], and what makes one optimizer step of their gradients on all ranks."""
 
     @abstractmethod
     def _hold_sums(self, group: Group, physical_M: Tensor, sums: Sums) -> tuple[Tensor, Apply]:

@@ -10,7 +10,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
 from torch import Tensor
 
 from embershard.arrays import tensor_of
-from embershard.sums import Sums
+from embershard.sums import ONE_EACH, Sums
 
 if TYPE_CHECKING:
     from embershard.engine.placement import Group
@@ -42,7 +42,7 @@ def step_by(kernel: Any, optimizer: str, rows_M: Tensor, gradients_MD: Tensor) -
     """
     if rows_M.device.type != "cpu":
         with torch.enable_grad():
-            pooled(kernel, rows_M, Sums(offsets=None, coefficients_M=None)).backward(gradients_MD)
+            pooled(kernel, rows_M, ONE_EACH).backward(gradients_MD)
         return
     state = (kernel.momentum1_host, kernel.momentum1_placements, kernel.momentum1_offsets)
     getattr(torch.ops.fbgemm, f"split_embedding_backward_codegen_{optimizer}_cpu")(

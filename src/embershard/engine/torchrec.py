@@ -32,7 +32,7 @@ from embershard.engine.kernels import optimizer_arguments, pooled, rows_of
 from embershard.engine.placement import Group
 from embershard.engine.shard import Shard
 from embershard.engine.world import World
-from embershard.sums import Sums
+from embershard.sums import ONE_EACH, Sums
 
 _FEATURE = "rows"
 _DTYPES = {torch.float32: DataType.FP32, torch.float16: DataType.FP16}
@@ -189,8 +189,7 @@ def _pool(module: ShardedEmbeddingCollection) -> None:
     one without costs six to ten times as much."""
     kernel = _kernel(module)
     kernel.pooling_mode = PoolingMode.SUM
-    one_each = Sums(offsets=None, coefficients_M=None)
-    _lookup(module).forward = lambda features: pooled(kernel, features.values().long(), one_each)
+    _lookup(module).forward = lambda features: pooled(kernel, features.values().long(), ONE_EACH)
 
 
 def _by_owner(group: Group, physical_M: Tensor) -> tuple[Tensor, list[int]]:
