@@ -27,6 +27,7 @@ SECTIONS: Final = (
     "bench_serving",
     "bench_profile",
     "bench_features",
+    "bench_front_ends",
     "bench_engine",
     "bench_updates",
     "bench_ranks",

@@ -9,7 +9,6 @@ left are the gate, the way through Python's event loop, and what stages cost eac
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from bench_alone import alone
 from bench_tables import engine_of, use_one_thread
 from embershard_server.answers import encoded as answer_of
 from our_clients import Ids, encoded, raw_stream, raw_unary
@@ -187,11 +187,5 @@ def _call_table(
     return Table(title="A call of one caller", columns=columns, rows=rows)
 
 
-def main() -> None:
-    """Prints the tables."""
-    for table in measure(quick="--quick" in sys.argv).tables:
-        print(table.title, *(" | ".join(map(str, row)) for row in [table.columns, *table.rows]), sep="\n")
-
-
 if __name__ == "__main__":
-    main()
+    alone(measure, __doc__)

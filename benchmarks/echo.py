@@ -1,7 +1,8 @@
 """The floor under a gRPC service in Python: answers ready-made bytes to requests, and reads none of either.
 
 It has the method names of ours, and for a request of so many ids as many bytes as ours answers, so that the same client
-asks both: `python benchmarks/echo.py asyncio|threads DIM IDS...` prints its address, and ends by SIGTERM.
+asks both: `python benchmarks/echo.py asyncio|threads PORT DIM IDS...` prints its address, and ends by SIGTERM. Several
+may share a port: the kernel deals connections out to them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def answers_of(sizes: list[int], dim: int) -> Answers:
     }
 
 
-async def by_asyncio(answers: Answers) -> None:
+async def by_asyncio(answers: Answers, port: str) -> None:
     """As ours is made."""
 
     async def single(request: bytes, _: Any) -> bytes:
@@ -48,13 +49,13 @@ async def by_asyncio(answers: Answers) -> None:
 
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers((_handlers(single, stream),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    bound = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
-    print(f"127.0.0.1:{port}", flush=True)
+    print(f"127.0.0.1:{bound}", flush=True)
     await server.wait_for_termination()
 
 
-def by_threads(answers: Answers) -> None:
+def by_threads(answers: Answers, port: str) -> None:
     """The other way to make one: each open stream keeps a thread."""
 
     def single(request: bytes, _: Any) -> bytes:
@@ -66,9 +67,9 @@ def by_threads(answers: Answers) -> None:
 
     server = grpc.server(ThreadPoolExecutor(THREADS), options=OPTIONS)
     server.add_generic_rpc_handlers((_handlers(single, stream),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    bound = server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
-    print(f"127.0.0.1:{port}", flush=True)
+    print(f"127.0.0.1:{bound}", flush=True)
     server.wait_for_termination()
 
 
@@ -82,12 +83,12 @@ def _handlers(single: Any, stream: Any) -> grpc.GenericRpcHandler:
 
 def main() -> None:
     """Serves."""
-    kind, dim, *sizes = sys.argv[1:]
+    kind, port, dim, *sizes = sys.argv[1:]
     answers = answers_of([*map(int, sizes)], int(dim))
     if kind == "asyncio":
-        asyncio.run(by_asyncio(answers))
+        asyncio.run(by_asyncio(answers, port))
     else:
-        by_threads(answers)
+        by_threads(answers, port)
 
 
 if __name__ == "__main__":

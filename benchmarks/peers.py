@@ -66,9 +66,9 @@ def memcached_server(mebibytes: int) -> Iterator[Server]:
 
 
 @contextmanager
-def echo_server(kind: str, sizes: Sequence[int], dim: int) -> Iterator[Server]:
+def echo_server(kind: str, sizes: Sequence[int], dim: int, port: str = "0") -> Iterator[Server]:
     """The floor (`echo.py`), by asyncio or threads."""
-    command = [sys.executable, str(Path(__file__).with_name("echo.py")), kind, str(dim), *map(str, sizes)]
+    command = [sys.executable, str(Path(__file__).with_name("echo.py")), kind, port, str(dim), *map(str, sizes)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
