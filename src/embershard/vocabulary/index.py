@@ -81,7 +81,7 @@ class KeyIndex:
     def find(self, keys_n: NDArray[np.int64]) -> NDArray[np.int64]:
         """The slot of each key, or -1."""
         prints_n = self._prints(keys_n)
-        slots_n = np.maximum(self._hints.find(prints_n), -1, dtype=np.int64)
+        slots_n: NDArray[np.int64] = np.maximum(self._hints.find(prints_n), -1, dtype=np.int64)
         others_n = self.keys.take(slots_n, mode="clip") != keys_n
         if not self._shared:
             np.putmask(slots_n, others_n, -1)
