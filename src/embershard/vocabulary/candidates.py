@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embershard.vocabulary.columns import Steps, at_most
+from embershard.vocabulary.columns import MOST, Steps
 from embershard.vocabulary.index import KeyIndex
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Candidates:
         slots_n = self.index.find(keys_n)
         known_n = slots_n >= 0
         known = slots_n[known_n]
-        self.counts[known] = at_most(self.counts[known] + counts_n[known_n])
+        self.counts[known] = np.minimum(self.counts[known] + counts_n[known_n], MOST)
         self.steps[known] = step
         totals_n = counts_n.copy()
         totals_n[known_n] = self.counts[known]
@@ -56,7 +56,7 @@ class Candidates:
         if lacking > 0:
             self.index.remove(self._longest_unseen(max(lacking, len(self.index) // 2)))
         slots_n = self.index.put(keys_n)
-        self.counts[slots_n] = at_most(counts_n[: len(slots_n)])
+        self.counts[slots_n] = np.minimum(counts_n[: len(slots_n)], MOST)
         self.steps[slots_n] = steps_n if isinstance(steps_n, int) else steps_n[: len(slots_n)]
 
     def forget(self, keys_n: NDArray[np.int64]) -> None:

@@ -19,9 +19,9 @@ _KEPT = 2**31
 """Steps before the last that are told apart at least."""
 
 
-def at_most(numbers: NDArray[Any] | int) -> NDArray[np.uint32]:
-    """The same in 32 bits: what is less than nothing is 0, and what is more than `MOST` is that."""
-    return np.clip(numbers, 0, MOST).astype(np.uint32)
+def within(numbers_n: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The same, but 0 for what is less, and `MOST` for what is more."""
+    return np.asarray(np.minimum(np.maximum(numbers_n, 0), MOST))
 
 
 class Steps:
@@ -58,7 +58,7 @@ class Steps:
         if isinstance(steps_n, int):
             self.ranks[slots_n] = self.rank(steps_n)
         else:
-            self.ranks[slots_n] = at_most(steps_n - self._first)
+            self.ranks[slots_n] = within(steps_n - self._first)
 
 
 class Seldom:
@@ -84,9 +84,8 @@ class Seldom:
         return self.values[slots_n]
 
     def __setitem__(self, slots_n: Slots, values_n: NDArray[Any] | Sequence[Any] | bool | None) -> None:
-        given_n = np.asarray(values_n, self.values.dtype)
         if not self.ever:
-            if not np.any(given_n != self._usual):
+            if values_n is self._usual or not np.any(np.asarray(values_n, self.values.dtype) != self._usual):
                 return
             self.values, self.ever = self.values.copy(), True
-        self.values[slots_n] = given_n
+        self.values[slots_n] = values_n

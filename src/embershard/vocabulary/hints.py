@@ -10,6 +10,7 @@ Shape suffixes: n numbers, P places.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import fbgemm_gpu  # noqa: F401  # its operators
@@ -22,6 +23,9 @@ from embershard.arrays import tensor_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_lookup = torch.ops.fbgemm.pruned_hashmap_lookup.default
+_insert = torch.ops.fbgemm.pruned_hashmap_insert.default
+
 EMPTY = -1
 """What FBGEMM's map has where there is no number, and what it says of a number that it doesn't have."""
 _FORGOTTEN = -2
@@ -32,8 +36,8 @@ _SPARE = 64
 """Places besides."""
 _SWEPT = 8
 """Places to be swept for each number that was forgotten."""
-_SWEPT_MOST, _SWEPT_LEAST = 16, 256
-"""Places to be swept at most with each number that is added; and with each addition."""
+_SWEPT_MOST, _SWEPT_LEAST = 16, 1024
+"""Places to be swept at most with each number that is added; and so many more, but no fewer, with each addition."""
 _MARGIN = 64
 """Places within which there will be an empty one."""
 
@@ -56,28 +60,30 @@ class Hints:
 
     def find(self, numbers_n: NDArray[Any]) -> NDArray[Any]:
         """The slot of each, or something negative."""
-        slots: Tensor = torch.ops.fbgemm.pruned_hashmap_lookup(
-            tensor_of(numbers_n), self._all(numbers_n), self._tensor_P2, self._whole
-        )
+        slots: Tensor = _lookup(tensor_of(numbers_n), _all(len(numbers_n), self._kind), self._tensor_P2, self._whole)
         return np.asarray(slots.numpy())
 
-    def add(self, numbers_n: NDArray[Any], slots_n: NDArray[Any]) -> NDArray[np.bool_]:
-        """Adds numbers that have no slot yet; returns which: of equal ones it is one."""
-        self._sweep(min(self._due, _SWEPT_MOST * len(numbers_n) + _SWEPT_LEAST))
-        slots_n = slots_n.astype(self._kind)
+    def add(self, numbers_n: NDArray[Any], slots_n: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Adds those of some numbers that have no slot yet, of equal ones one; returns which."""
+        most = min(self._due, _SWEPT_MOST * len(numbers_n) + _SWEPT_LEAST)
+        if most >= _SWEPT_LEAST:
+            self._sweep(most)
         fresh_n = (self.find(numbers_n) < 0) & (numbers_n != EMPTY)
         if fresh_n.all():
             self.lead(numbers_n, slots_n)
         else:
             self.lead(numbers_n[fresh_n], slots_n[fresh_n])
-        return np.asarray(self.find(numbers_n) == slots_n)
+        ascending_n = np.sort(numbers_n)
+        if (ascending_n[1:] != ascending_n[:-1]).all():
+            return np.asarray(fresh_n)
+        return np.asarray(fresh_n & (self.find(numbers_n) == slots_n))
 
     def lead(self, numbers_n: NDArray[Any], slots_n: NDArray[Any]) -> None:
         """Has numbers lead to these slots from now on, of equal ones the last; there must be a place for each."""
-        torch.ops.fbgemm.pruned_hashmap_insert(
+        _insert(
             tensor_of(numbers_n),
-            tensor_of(slots_n.astype(self._kind, copy=False)),
-            self._all(numbers_n),
+            torch.from_numpy(slots_n.astype(self._kind, copy=False)),
+            _all(len(numbers_n), self._kind),
             self._tensor_P2,
             self._whole,
         )
@@ -87,33 +93,40 @@ class Hints:
         self.lead(numbers_n, np.full(len(numbers_n), _FORGOTTEN, self._kind))
         self._due = min(self._due + _SWEPT * len(numbers_n), self._places)
 
-    def _all(self, numbers_n: NDArray[Any]) -> Tensor:
-        """Offsets that say: one table, all of it."""
-        return torch.from_numpy(np.array([0, len(numbers_n)], self._kind))
-
     def _sweep(self, count: int) -> None:
         """Wins back places of forgotten numbers, from an empty place to another, going on by so many at least."""
-        if not count:
-            return
-        between = self._between_empty(count)
+        between = self._around(*self._between_empty(count))
         pairs_n2 = self._table_P2[between]
         if (pairs_n2[:, 1] == _FORGOTTEN).any():
+            numbers_n, slots_n = np.ascontiguousarray(pairs_n2[pairs_n2[:, 1] >= 0].T)
             self._table_P2[between] = EMPTY
-            numbers_n, slots_n = pairs_n2[pairs_n2[:, 1] >= 0].T
-            self.lead(np.ascontiguousarray(numbers_n), np.ascontiguousarray(slots_n))
+            self.lead(numbers_n, slots_n)
         self._due -= count
 
-    def _between_empty(self, count: int) -> NDArray[np.int64]:
-        """Places from the last empty one before those that are next to the first one after them, in order."""
+    def _between_empty(self, count: int) -> tuple[int, int]:
+        """Where to sweep: from the last empty place up to where it goes on, to the first one after so many."""
         margin = _MARGIN
         while count + 2 * margin < self._places:
-            around = np.arange(self._swept - margin, self._swept + count + margin) % self._places
-            empty = np.flatnonzero(self._table_P2[around, 0] == EMPTY)
-            first = int(np.searchsorted(empty, margin, side="right")) - 1
-            last = int(np.searchsorted(empty, margin + count))
-            if first >= 0 and last < len(empty):
-                self._swept = int(around[empty[last]])
-                return np.asarray(around[empty[first] : empty[last]])
+            begin, end = self._swept - margin, self._swept + count + margin
+            empty_n = self._table_P2[self._around(begin, end), 0] == EMPTY
+            before_n, after_n = empty_n[margin::-1], empty_n[margin + count :]
+            first, last = int(before_n.argmax()), int(after_n.argmax())
+            if before_n[first] and after_n[last]:
+                begin, end = self._swept - first, self._swept + count + last
+                self._swept = end % self._places
+                return begin, end
             margin *= 2
-        begin = int(np.argmax(self._table_P2[:, 0] == EMPTY))
-        return np.arange(begin, begin + self._places) % self._places
+        begin = int((self._table_P2[:, 0] == EMPTY).argmax())
+        return begin, begin + self._places
+
+    def _around(self, begin: int, end: int) -> slice | NDArray[np.int64]:
+        """Places in order, the first after the last."""
+        if begin >= 0 and end <= self._places:
+            return slice(begin, end)
+        return np.arange(begin, end) % self._places
+
+
+@functools.lru_cache(maxsize=256)
+def _all(count: int, kind: type[np.int32] | type[np.int64]) -> Tensor:
+    """Offsets that say: one table, all of it."""
+    return torch.from_numpy(np.array([0, count], kind))

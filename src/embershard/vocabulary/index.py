@@ -76,7 +76,10 @@ class KeyIndex:
 
     def used_at(self, slots_n: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether these slots have a key."""
-        return np.asarray((self.keys[slots_n] != _NOBODY) | ((slots_n == self._aside) & (self._aside >= 0)))
+        used_n = self.keys[slots_n] != _NOBODY
+        if self._aside >= 0:
+            used_n |= slots_n == self._aside
+        return np.asarray(used_n)
 
     def find(self, keys_n: NDArray[np.int64]) -> NDArray[np.int64]:
         """The slot of each key, or -1."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embershard.vocabulary.columns import Seldom, Steps, at_most
+from embershard.vocabulary.columns import MOST, Seldom, Steps, within
 from embershard.vocabulary.index import KeyIndex
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Residents:
 
     def sight(self, slots_u: NDArray[np.int64], counts_u: NDArray[np.int64], step: int, now_s: int) -> None:
         """Counts owners that were sighted in a step."""
-        self.counts[slots_u] = at_most(self.counts[slots_u] + counts_u)
+        self.counts[slots_u] = np.minimum(self.counts[slots_u] + counts_u, MOST)
         self.steps[slots_u] = step
         self.see(slots_u, now_s)
 
@@ -72,12 +72,12 @@ class Residents:
         """Owners were sighted at these times."""
         self._newest_s = max(self._newest_s, seen_s if isinstance(seen_s, int) else int(seen_s.max(initial=0)))
         if self._times:
-            self.seen_s[slots_u] = at_most(seen_s)
+            self.seen_s[slots_u] = min(max(seen_s, 0), MOST) if isinstance(seen_s, int) else within(seen_s)
 
     def enter(self, ids: Sightings, counts_u: NDArray[np.int64], step: int, now_s: int) -> NDArray[np.int64]:
         """Gives ids the lowest free slots, in the order of their keys; there must be enough."""
         slots_u = self.index.put(ids.keys_u)
-        self.names[slots_u], self.counts[slots_u] = ids.names_u, at_most(counts_u)
+        self.names[slots_u], self.counts[slots_u] = ids.names_u, np.minimum(counts_u, MOST)
         self.steps[slots_u] = step
         self.see(slots_u, now_s)
         self.pinned[slots_u] = self.adopted[slots_u] = False
@@ -113,7 +113,7 @@ class Residents:
         """Brings owners back to their slots, of which all must be free."""
         slots = state["slots"]
         self.index.restore(state["keys"], slots)
-        self.counts[slots] = at_most(state["counts"])
+        self.counts[slots] = within(state["counts"])
         self.steps.reach(int(state["steps"].max(initial=0)))
         self.steps[slots] = state["steps"]
         self.see(slots, state["seen_s"])

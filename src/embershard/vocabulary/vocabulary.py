@@ -13,7 +13,7 @@ import numpy as np
 from embershard.config import TableSpec, VocabularyIds
 from embershard.vocabulary.adoption import Adoption, Owners, plan_adoption
 from embershard.vocabulary.candidates import Candidates
-from embershard.vocabulary.columns import at_most
+from embershard.vocabulary.columns import MOST, within
 from embershard.vocabulary.index import bytes_of_index
 from embershard.vocabulary.residents import Residents
 from embershard.vocabulary.victims import Victims
@@ -179,7 +179,7 @@ class Vocabulary:
         slots_u[plan.enters_u] = held.enter(entering, entering.counts_u, 0, 0)
         own_u = slots_u >= 0
         known = slots_u[own_u]
-        held.counts[known], held.steps[known] = at_most(owners.ids.counts_u[own_u]), owners.steps_u[own_u]
+        held.counts[known], held.steps[known] = within(owners.ids.counts_u[own_u]), owners.steps_u[own_u]
         held.see(known, owners.seen_s_u[own_u])
         held.adopted[known] = True
         self._candidates.forget(entering.keys_u)
@@ -269,7 +269,9 @@ class Vocabulary:
         held = self._held
         expired = np.flatnonzero(held.index.used & self._is_over(slice(None), now_s))
         held.leave(expired)
-        self._due_s = int(held.seen_s.min(where=held.may_leave(), initial=int(at_most(now_s)))) + self._policy.ttl_s
+        self._due_s = (
+            int(held.seen_s.min(where=held.may_leave(), initial=min(max(now_s, 0), MOST))) + self._policy.ttl_s
+        )
         self.counts.expired += len(expired)
         return expired
 
