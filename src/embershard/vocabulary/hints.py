@@ -36,8 +36,8 @@ _SPARE = 64
 """Places besides."""
 _SWEPT = 8
 """Places to be swept for each number that was forgotten."""
-_SWEPT_MOST, _SWEPT_LEAST = 16, 1024
-"""Places to be swept at most with each number that is added; and so many more, but no fewer, with each addition."""
+_SWEPT_MOST, _SWEPT_LEAST = 12, 1024
+"""Places to be swept at most for each number that is added; and at least, whenever any are."""
 _MARGIN = 64
 """Places within which there will be an empty one."""
 
@@ -50,8 +50,8 @@ class Hints:
         self._places = PLACES * capacity + _SPARE
         self._table_P2 = np.full((self._places, 2), EMPTY, kind)
         self._tensor_P2, self._whole = torch.from_numpy(self._table_P2), torch.tensor([0, self._places])
-        self._swept = self._due = 0
-        """The place to go on at, and how many are to be swept."""
+        self._swept = self._due = self._earned = 0
+        """The place to go on at, how many are to be swept, and how many of those before any number is added."""
 
     @property
     def bytes(self) -> int:
@@ -65,9 +65,9 @@ class Hints:
 
     def add(self, numbers_n: NDArray[Any], slots_n: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Adds those of some numbers that have no slot yet, of equal ones one; returns which."""
-        most = min(self._due, _SWEPT_MOST * len(numbers_n) + _SWEPT_LEAST)
-        if most >= _SWEPT_LEAST:
-            self._sweep(most)
+        self._earned = min(self._earned + _SWEPT_MOST * len(numbers_n), self._due)
+        if self._earned >= _SWEPT_LEAST:
+            self._sweep(self._earned)
         fresh_n = (self.find(numbers_n) < 0) & (numbers_n != EMPTY)
         if fresh_n.all():
             self.lead(numbers_n, slots_n)
@@ -101,7 +101,7 @@ class Hints:
             numbers_n, slots_n = np.ascontiguousarray(pairs_n2[pairs_n2[:, 1] >= 0].T)
             self._table_P2[between] = EMPTY
             self.lead(numbers_n, slots_n)
-        self._due -= count
+        self._due, self._earned = self._due - count, 0
 
     def _between_empty(self, count: int) -> tuple[int, int]:
         """Where to sweep: from the last empty place up to where it goes on, to the first one after so many."""
