@@ -178,7 +178,7 @@ def test_steps_that_32_bits_can_t_hold_go_on_as_the_model_says() -> None:
     for begin in range(5, 25):
         pair.play(("update", begin, begin, begin + 1), ("update", begin, 1), ("wait", 1))
     assert pair.real.steps > 2**32
-    assert pair.real.counts.evicted > 5
+    assert pair.real.counts.evicted >= 3
     assert int(pair.real.state()["steps"].min()) > ahead
 
 
@@ -187,7 +187,7 @@ def test_steps_keep_their_order_however_far_they_go(first: int) -> None:
     steps = columns.Steps(4)
     steps.reach(first)
     steps[:] = np.arange(first, first + 4)
-    assert not steps.reach(first + 2**31)
+    assert not steps.reach(first + 2**31 - 1)
     assert steps[:].tolist() == [*range(first, first + 4)]
     assert steps.reach(first + 2**32)
     assert steps[:].tolist() == [first + 2**31] * 4  # as long ago as can be told

@@ -70,13 +70,8 @@ def bytes_of_vocabulary(table: TableSpec) -> int:
     if not isinstance(table.ids, VocabularyIds):
         return 0
     owner_bytes = _KNOWN_BYTES + (table.ids.ttl_s is not None) * _TIME_BYTES + _SELDOM_BYTES + _RANKED_BYTES
-    candidates = _candidates_of(table.ids, table.capacity)
-    return (
-        bytes_of_index(table.capacity)
-        + table.capacity * owner_bytes
-        + bytes_of_index(candidates)
-        + candidates * _KNOWN_BYTES
-    )
+    rows, candidates = table.capacity, _candidates_of(table.ids, table.capacity)
+    return bytes_of_index(rows) + rows * owner_bytes + bytes_of_index(candidates) + candidates * _KNOWN_BYTES
 
 
 def _candidates_of(policy: VocabularyIds, capacity: int) -> int:
