@@ -60,7 +60,9 @@ class Hints:
 
     def find(self, numbers_n: NDArray[Any]) -> NDArray[Any]:
         """The slot of each, or something negative."""
-        slots: Tensor = _lookup(tensor_of(numbers_n), _all(len(numbers_n), self._kind), self._tensor_P2, self._whole)
+        slots: Tensor = _lookup(
+            tensor_of(numbers_n), _all(len(numbers_n), self._kind is np.int64), self._tensor_P2, self._whole
+        )
         return np.asarray(slots.numpy())
 
     def add(self, numbers_n: NDArray[Any], slots_n: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -83,7 +85,7 @@ class Hints:
         _insert(
             tensor_of(numbers_n),
             torch.from_numpy(slots_n.astype(self._kind, copy=False)),
-            _all(len(numbers_n), self._kind),
+            _all(len(numbers_n), self._kind is np.int64),
             self._tensor_P2,
             self._whole,
         )
@@ -127,6 +129,6 @@ class Hints:
 
 
 @functools.lru_cache(maxsize=256)
-def _all(count: int, kind: type[np.int32] | type[np.int64]) -> Tensor:
+def _all(count: int, wide: bool) -> Tensor:
     """Offsets that say: one table, all of it."""
-    return torch.from_numpy(np.array([0, count], kind))
+    return torch.tensor([0, count], dtype=torch.int64 if wide else torch.int32)
