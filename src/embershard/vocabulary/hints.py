@@ -60,9 +60,8 @@ class Hints:
 
     def find(self, numbers_n: NDArray[Any]) -> NDArray[Any]:
         """The slot of each, or something negative."""
-        slots: Tensor = _lookup(
-            tensor_of(numbers_n), _all(len(numbers_n), self._kind is np.int64), self._tensor_P2, self._whole
-        )
+        every = _all(len(numbers_n), self._kind is np.int64)
+        slots: Tensor = _lookup(tensor_of(numbers_n), every, self._tensor_P2, self._whole)
         return np.asarray(slots.numpy())
 
     def add(self, numbers_n: NDArray[Any], slots_n: NDArray[np.int64]) -> NDArray[np.bool_]:
