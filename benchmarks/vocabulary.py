@@ -65,7 +65,7 @@ class Stream:
 
 
 class RawMap:
-    """FBGEMM's map alone, as large as the vocabulary's own."""
+    """FBGEMM's map alone, with 64-bit keys and four places a row."""
 
     def __init__(self, rows: int) -> None:
         self._table = torch.empty((4 * rows + 64, 2), dtype=torch.int64)

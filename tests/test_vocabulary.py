@@ -14,7 +14,7 @@ from support.vocabulary_model import Id, Mentions, Model
 
 from embershard.config import TableSpec, VocabularyIds
 from embershard.ids import Keys
-from embershard.vocabulary import Sightings, Vocabulary, index, victims
+from embershard.vocabulary import Sightings, Vocabulary, columns, victims
 
 # Strings with hashes that were chosen to collide, with those of other strings and with integers.
 HASHES = {"a": 11, "b": 11, "c": 12, "one": 1, "": 0, "minus": -1, "d": 2**63 - 1}
@@ -166,21 +166,94 @@ def test_by_example(meant: str) -> None:
     assert [str(rows[slot].id) if slot in rows else "-" for slot in range(capacity)] == owners.split()
 
 
-@pytest.mark.parametrize(("capacity", "pace"), [(1, 1), (2, 1), (9, 1), (300, 1), (300, 64), (3000, 1), (10_000, 1024)])
-def test_keys_are_found_while_map_follows_map(capacity: int, pace: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "_MOVED_LEAST", pace)
-    monkeypatch.setattr(index, "_CLEARED_LEAST", pace)
-    drawn, tried, maps = random.Random(pace), index.KeyIndex(capacity), set()
-    owned, gone = {}, [-1, 0, 2**63 - 1, -(2**63)]
-    while len(maps) < 5:
-        maps.add(tried._map)
-        fresh = [drawn.randrange(-(2**63), 2**63) for _ in range(capacity // drawn.choice([1] + 20 * [30]))]
-        entering = list(dict.fromkeys(drawn.sample(gone, min(len(gone), 4)) + fresh))[: capacity - len(owned)]
-        slots = tried.put(np.array(entering, np.int64)).tolist()
-        assert slots == sorted(set(range(capacity)) - set(owned.values()))[: len(entering)]
-        owned |= zip(entering, slots, strict=True)
-        leaving = drawn.sample(list(owned), len(owned) // drawn.choice([1, 2, 9]))
-        tried.remove(np.array([owned.pop(of) for of in leaving], np.int64))
-        gone = [of for of in {*gone[:1000], *entering, *leaving} if of not in owned]
-        assert tried.find(np.array([*owned, *gone])).tolist() == [*owned.values(), *[-1] * len(gone)]
-        assert tried.free == capacity - len(owned)
+def test_steps_that_32_bits_can_t_hold_go_on_as_the_model_says() -> None:
+    """A life that is about to outrun them: whoever was sighted last long ago is still the first to leave."""
+    pair = Pair(3, ttl_s=9).play(("update", 1, 2, 3), ("update", 2), ("update", 1, 3, 4))
+    state, ahead = pair.real.state(), 2**32 - 6
+    for name in ("steps", "candidate_steps"):
+        state[name] = state[name] + ahead
+    state["totals"][0] += ahead
+    pair.real = pair.new()
+    pair.real.restore(state)
+    for begin in range(5, 25):
+        pair.play(("update", begin, begin, begin + 1), ("update", begin, 1), ("wait", 1))
+    assert pair.real.steps > 2**32
+    assert pair.real.counts.evicted >= 3
+    assert int(pair.real.state()["steps"].min()) > ahead
+
+
+@pytest.mark.parametrize("first", [0, 2**40])
+def test_steps_keep_their_order_however_far_they_go(first: int) -> None:
+    steps = columns.Steps(4)
+    steps.reach(first)
+    steps[:] = np.arange(first, first + 4)
+    assert not steps.reach(first + 2**31 - 1)
+    assert steps[:].tolist() == [*range(first, first + 4)]
+    assert steps.reach(first + 2**32)
+    assert steps[:].tolist() == [first + 2**31] * 4  # as long ago as can be told
+    steps[np.array([1, 2])] = np.array([first, first + 2**32])
+    assert steps[:].tolist() == [*[first + 2**31] * 2, first + 2**32, first + 2**31]
+    assert steps.reach(2**62)
+    assert set(steps[:].tolist()) == {2**62 - 2**31}
+
+
+def test_a_count_stops_where_32_bits_end() -> None:
+    """Two that were both sighted so often count as equals: who was unseen for longer leaves."""
+    pair = Pair(2).play(("update", 1, 2, 2, 2, 3))
+    state = pair.real.state()
+    state["counts"][:] = [2**32 + 5, 2**32 - 1]
+    state["candidate_counts"][:] = 2**32 - 2
+    pair.real = pair.new()
+    pair.real.restore(state)
+    pair.real.step(sightings([(1, False)]), 1001, admit=True)
+    assert pair.real.state()["counts"].tolist() == [2**32 - 1] * 2
+    step = pair.real.step(sightings([(3, False)] * 5), 1002, admit=True)
+    assert not len(step.slots)  # as often is not more often
+    assert pair.real.state()["candidate_counts"].tolist() == [2**32 - 1]
+
+
+def test_the_first_string_is_told_from_integers_of_its_hash_and_takes_memory() -> None:
+    pair = Pair(4).play(("update", 11, 5))
+    before = pair.real.bytes
+    assert pair.real.find(keys(["a"])).tolist() == [-1]
+    pair.play(("update", "a", "c"))  # "a" has the hash 11, which an integer owns
+    assert pair.real.bytes == before + 4 * 8
+    assert pair.real.find(keys(["a", "c"])).tolist() == [-1, 2]
+    pair.play(("restart",), ("grow", 2), ("update", "b", 6, "d"), ("pin", "c", True))
+
+
+def test_without_a_time_to_live_all_were_seen_when_the_last_was() -> None:
+    pair = Pair(3).play(("update", 1, 2), ("wait", 5), ("update", 2))
+    assert pair.real.state()["seen_s"].tolist() == [1005, 1005]
+    pair.play(("restart",))
+    assert pair.real.state()["seen_s"].tolist() == [1005, 1005]
+
+
+def test_a_state_of_before_is_restored() -> None:
+    """int64 all over, times of ids that had no time to live, and what is out of the range of 32 bits."""
+    pair = Pair(3)
+    pair.real.restore(
+        {
+            "slots": np.array([0, 2]),
+            "keys": np.array([-1, 7]),
+            "counts": np.array([2**40, 3]),
+            "steps": np.array([2**50, 2**50 - 9]),
+            "seen_s": np.array([-5, 2**33]),
+            "pinned": np.array([True, False]),
+            "adopted": np.array([False, True]),
+            "names": ["minus", None],
+            "candidate_keys": np.array([9, 8]),
+            "candidate_counts": np.array([1, 2]),
+            "candidate_steps": np.array([2**50 - 3, 2]),
+            "totals": np.array([2**50, 2, 0, 0, 0]),
+        }
+    )
+    assert pair.real.find(keys(["minus"])).tolist() == [0]
+    assert pair.real.find(keys([-1, 7])).tolist() == [-1, 2]
+    state = pair.real.state()
+    assert state["counts"].tolist() == [2**32 - 1, 3]
+    assert state["steps"].tolist() == [2**50, 2**50 - 9]
+    assert (state["pinned"].tolist(), state["adopted"].tolist()) == ([True, False], [False, True])
+    assert dict(zip(state["candidate_keys"].tolist(), state["candidate_counts"].tolist(), strict=True)) == {9: 1, 8: 2}
+    step = pair.real.step(sightings([(5, True), (6, True)]), 1001, admit=True)
+    assert step.slots.tolist() == [1, 2]

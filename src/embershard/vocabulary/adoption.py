@@ -72,8 +72,8 @@ def plan_adoption(table: str, held: Residents, owners: Owners, gone: Sightings) 
         if len(slots) < lacking:
             raise InvalidInput(
                 f"table {table!r} has no room for {lacking - len(slots):,} of the ids that own a row where it was "
-                f"trained, as {int(held.pinned.sum()):,} of its {held.index.capacity:,} rows are frozen; grow it, or "
-                "thaw some, first"
+                f"trained, as {int(held.pinned.values.sum()):,} of its {held.index.capacity:,} rows are frozen; grow "
+                "it, or thaw some, first"
             )
         rarest = np.lexsort((slots, held.steps[slots], held.counts[slots], held.adopted[slots]))[:lacking]
         leaving = np.concatenate([leaving, slots[rarest]])

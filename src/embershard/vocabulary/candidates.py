@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from embershard.vocabulary.columns import MOST, Steps
 from embershard.vocabulary.index import KeyIndex
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ class Candidates:
 
     def __init__(self, capacity: int) -> None:
         self.index = KeyIndex(capacity)
-        self.counts = np.zeros(capacity, np.int64)
+        self.counts = np.zeros(capacity, np.uint32)
         """Sightings of the key of each slot."""
-        self.steps = np.zeros(capacity, np.int64)
+        self.steps = Steps(capacity)
         """The step of the vocabulary that sighted the key last."""
 
     @property
@@ -37,14 +38,17 @@ class Candidates:
         slots_n = self.index.find(keys_n)
         known_n = slots_n >= 0
         known = slots_n[known_n]
-        self.counts[known] += counts_n[known_n]
+        self.counts[known] = np.minimum(self.counts[known] + counts_n[known_n], MOST)
         self.steps[known] = step
         totals_n = counts_n.copy()
         totals_n[known_n] = self.counts[known]
         return totals_n, slots_n
 
     def remember(
-        self, keys_n: NDArray[np.int64], counts_n: NDArray[np.int64], steps_n: NDArray[np.int64] | int
+        self,
+        keys_n: NDArray[np.int64],
+        counts_n: NDArray[np.int64] | NDArray[np.uint32],
+        steps_n: NDArray[np.int64] | int,
     ) -> None:
         """Adds keys that it doesn't know; of more than it can hold, the first."""
         keys_n = keys_n[: self.index.capacity]
@@ -52,7 +56,7 @@ class Candidates:
         if lacking > 0:
             self.index.remove(self._longest_unseen(max(lacking, len(self.index) // 2)))
         slots_n = self.index.put(keys_n)
-        self.counts[slots_n] = counts_n[: len(slots_n)]
+        self.counts[slots_n] = np.minimum(counts_n[: len(slots_n)], MOST)
         self.steps[slots_n] = steps_n if isinstance(steps_n, int) else steps_n[: len(slots_n)]
 
     def forget(self, keys_n: NDArray[np.int64]) -> None:
@@ -65,20 +69,21 @@ class Candidates:
         slots = np.flatnonzero(self.index.used)
         return {
             "candidate_keys": self.index.keys[slots],
-            "candidate_counts": self.counts[slots],
+            "candidate_counts": self.counts[slots].astype(np.int64),
             "candidate_steps": self.steps[slots],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Fills it, if it is empty; where it holds fewer than it did, the longest unseen are forgotten."""
         keys, counts, steps = (state[f"candidate_{name}"] for name in ("keys", "counts", "steps"))
+        self.steps.reach(int(steps.max(initial=0)))
         newest = np.lexsort((keys, steps))[-self.index.capacity :]
         self.remember(keys[newest], counts[newest], steps[newest])
 
     def _longest_unseen(self, count: int) -> NDArray[np.int64]:
         """The slots of so many, one at least; of those sighted in one step, the lowest keys first."""
         slots = np.flatnonzero(self.index.used)
-        steps = self.steps[slots]
+        steps = self.steps.ranks[slots]
         border = np.partition(steps, count - 1)[count - 1]
         before, last = slots[steps < border], slots[steps == border]
         return np.concatenate([before, last[np.argsort(self.index.keys[last])][: count - len(before)]])

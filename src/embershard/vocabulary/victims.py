@@ -77,14 +77,14 @@ class Victims:
 
     def _rank(self, need: int, step: int) -> None:
         """Ranks the lowest of all, some more than are needed now."""
-        held = self._held
+        held, now = self._held, self._held.steps.rank(step)
         wanted = max(_RANKED_LEAST, held.index.capacity // _RANKED_PART, 2 * need)
-        slots = np.flatnonzero(held.may_leave() & (held.steps < step))
+        slots = np.flatnonzero(held.may_leave() & (held.steps.ranks < now))
         self.reset()
         self._horizon = _ENDLESS
         if len(slots) > wanted:
             lower = []
-            for numbers in (held.counts, held.steps):
+            for numbers in (held.counts, held.steps.ranks):
                 of_slots = numbers[slots]
                 border = np.partition(of_slots, wanted - 1)[wanted - 1]
                 lower.append(slots[of_slots < border])
@@ -92,7 +92,7 @@ class Victims:
             slots = np.concatenate([*lower, slots[:wanted]])
             self._horizon = tuple(self._residents(slots[-1:])[:, 0].tolist())
         self._rest = _ascending(self._residents(slots))
-        sighted = self._residents(np.flatnonzero(held.steps == step))  # they may leave from the next step on
+        sighted = self._residents(np.flatnonzero(held.steps.ranks == now))  # they may leave from the next step on
         self._noted = sighted[:, _at_most(sighted, self._horizon)]
 
     def _residents(self, slots_n: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -102,7 +102,7 @@ class Victims:
         """Those who still have their row, may lose it, and weren't sighted since; others never will be that again."""
         held, (count, step, slot) = self._held, ranked
         unchanged = (held.counts[slot] == count) & (held.steps[slot] == step)
-        return ranked[:, unchanged & held.index.used[slot] & ~held.pinned[slot]]
+        return ranked[:, unchanged & held.index.used_at(slot) & ~held.pinned[slot]]
 
 
 def _at_most(ranked: NDArray[np.int64], most: tuple[int, ...] | NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -13,6 +13,8 @@ import numpy as np
 from embershard.config import TableSpec, VocabularyIds
 from embershard.vocabulary.adoption import Adoption, Owners, plan_adoption
 from embershard.vocabulary.candidates import Candidates
+from embershard.vocabulary.columns import MOST, within
+from embershard.vocabulary.index import bytes_of_index
 from embershard.vocabulary.residents import Residents
 from embershard.vocabulary.victims import Victims
 
@@ -26,10 +28,11 @@ CANDIDATES_LEAST = 65_536
 """Ids without a row that are remembered unless the configuration says how many."""
 _NOBODY = np.empty(0, np.int64)
 _MOST, _LONG_AGO = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-_INDEX_BYTES = 8 + 1 + 2 * 4 * 16
-"""Of a slot of an index: its key, whether it is used, and its places in the map and in the next one."""
-_OWNER_BYTES, _CANDIDATE_BYTES = _INDEX_BYTES + 34, _INDEX_BYTES + 16
-"""Of an id that may own a row, and of one that is remembered without: with what is known of it."""
+_KNOWN_BYTES = 4 + 4
+"""Of any id: how often it was sighted, and in which step last."""
+_TIME_BYTES, _SELDOM_BYTES, _RANKED_BYTES = 4, 1 + 1 + 8, 2
+"""Of an owner: when it was sighted, if there is a ttl; whether it is pinned or was adopted, and its name, if ever any
+is; and its part in a ranking."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -66,7 +69,9 @@ def bytes_of_vocabulary(table: TableSpec) -> int:
     """Most memory that the vocabulary of a table takes on each rank, strings aside; 0 if it has none."""
     if not isinstance(table.ids, VocabularyIds):
         return 0
-    return table.capacity * _OWNER_BYTES + _candidates_of(table.ids, table.capacity) * _CANDIDATE_BYTES
+    owner_bytes = _KNOWN_BYTES + (table.ids.ttl_s is not None) * _TIME_BYTES + _SELDOM_BYTES + _RANKED_BYTES
+    rows, candidates = table.capacity, _candidates_of(table.ids, table.capacity)
+    return bytes_of_index(rows) + rows * owner_bytes + bytes_of_index(candidates) + candidates * _KNOWN_BYTES
 
 
 def _candidates_of(policy: VocabularyIds, capacity: int) -> int:
@@ -122,6 +127,7 @@ class Vocabulary:
     def step(self, sightings: Sightings, now_s: int, *, admit: bool) -> Step:
         """Counts sightings; those of an update also let ids go and others in. `now_s` is the same on every rank."""
         self._step += 1
+        self._reach(self._step)
         if self._policy.ttl_s is not None:
             self._due_s = min(self._due_s, now_s + self._policy.ttl_s)  # a clock may be set back
         slots_u, own_u = self._held.places(sightings)
@@ -133,7 +139,7 @@ class Vocabulary:
         if admit:
             expired = self._expire(now_s)
             wanting_u = (totals_u >= self._policy.admit_after) | others.demanded_u
-            blocked_u = (taken_u >= 0) & self._held.index.used[taken_u]  # by an id of the same hash
+            blocked_u = (taken_u >= 0) & self._held.index.used_at(taken_u)  # by an id of the same hash
             order, evicted = self._choose(np.where(others.demanded_u, _MOST, totals_u), wanting_u & ~blocked_u)
             chosen_u[order] = True
             self.counts.rejected += int(wanting_u.sum()) - len(order)
@@ -148,7 +154,7 @@ class Vocabulary:
         self._victims.note(slots)
         self.counts.admitted += len(slots)
         self.counts.evicted += len(evicted)
-        return Step(admitted=admitted, slots=slots, emptied=expired[~self._held.index.used[expired]])
+        return Step(admitted=admitted, slots=slots, emptied=expired[~self._held.index.used_at(expired)])
 
     def plan(self, owners: Owners, gone: Sightings) -> Adoption:
         """What has ids own rows as they do elsewhere, and others that are gone lose theirs; nothing changes yet.
@@ -161,21 +167,23 @@ class Vocabulary:
     def adopt(self, plan: Adoption) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Does what was just planned: the slot of each owner, or -1, and slots that have lost their owner."""
         held, owners = self._held, plan.owners
+        self._reach(int(owners.steps_u.max(initial=self._step)))
         held.leave(plan.leaving)
         entering = owners.ids.where(plan.enters_u)
         slots_u = plan.slots_u.copy()
         slots_u[plan.enters_u] = held.enter(entering, entering.counts_u, 0, 0)
         own_u = slots_u >= 0
         known = slots_u[own_u]
-        held.counts[known], held.steps[known] = owners.ids.counts_u[own_u], owners.steps_u[own_u]
-        held.seen_s[known], held.adopted[known] = owners.seen_s_u[own_u], True
+        held.counts[known], held.steps[known] = within(owners.ids.counts_u[own_u]), owners.steps_u[own_u]
+        held.see(known, owners.seen_s_u[own_u])
+        held.adopted[known] = True
         self._candidates.forget(entering.keys_u)
         # Numbers of others were given: nothing that is known of who is the rarest, or due next, holds.
         self._step, self._due_s = max(self._step + 1, int(owners.steps_u.max(initial=0))), _LONG_AGO
         self._victims.reset()
         self.counts.admitted += len(entering.keys_u)
         self.counts.evicted += len(plan.leaving)
-        return slots_u, plan.leaving[~held.index.used[plan.leaving]]
+        return slots_u, plan.leaving[~held.index.used_at(plan.leaving)]
 
     def owners(self, slots_n: NDArray[np.int64]) -> dict[str, Any]:
         """As `state` has them: the owners of these slots, which are used."""
@@ -183,7 +191,7 @@ class Vocabulary:
 
     def adopt_all(self) -> None:
         """Whoever owns a row was published."""
-        self._held.adopted |= self._held.index.used
+        self._held.adopted[self._held.index.used] = True
 
     @property
     def steps(self) -> int:
@@ -192,7 +200,7 @@ class Vocabulary:
 
     def used(self, slots_n: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether slots have an owner."""
-        return np.asarray(self._held.index.used[slots_n])
+        return self._held.index.used_at(slots_n)
 
     def holds(self, keys_n: NDArray[np.int64], names_n: NDArray[np.object_]) -> NDArray[np.bool_]:
         """Whether ids own a row: each has a key, and a string or None."""
@@ -203,7 +211,7 @@ class Vocabulary:
     def residents(self) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.object_]]:
         """By slot: the key, whether it is used, and the string if it is one; as they are now."""
         held = self._held
-        return held.index.keys.copy(), held.index.used.copy(), held.names.copy()
+        return held.index.keys.copy(), held.index.used, held.names.copy()
 
     def pin(self, slots_n: NDArray[np.int64], pinned: bool) -> None:
         """Keeps ids from losing their rows, or no longer."""
@@ -233,9 +241,14 @@ class Vocabulary:
         self.counts = Counts(**dict(zip(asdict(Counts()), counts, strict=False)))
 
     def _make(self, capacity: int) -> None:
-        self._held = Residents(capacity)
+        self._held = Residents(capacity, times=self._policy.ttl_s is not None)
         self._victims = Victims(self._held)
         self._candidates = Candidates(_candidates_of(self._policy, capacity))
+
+    def _reach(self, step: int) -> None:
+        if self._held.steps.reach(step):
+            self._victims.reset()  # it remembers the steps of residents as they were
+        self._candidates.steps.reach(step)
 
     def _is_over(self, slots: NDArray[np.int64] | slice, now_s: int) -> NDArray[np.bool_]:
         """Whether the ids with these slots lose them now, as their time to live is over."""
@@ -251,7 +264,9 @@ class Vocabulary:
         held = self._held
         expired = np.flatnonzero(held.index.used & self._is_over(slice(None), now_s))
         held.leave(expired)
-        self._due_s = int(held.seen_s.min(where=held.may_leave(), initial=now_s)) + self._policy.ttl_s
+        self._due_s = (
+            int(held.seen_s.min(where=held.may_leave(), initial=min(max(now_s, 0), MOST))) + self._policy.ttl_s
+        )
         self.counts.expired += len(expired)
         return expired
 
