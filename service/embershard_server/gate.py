@@ -137,6 +137,11 @@ class Gate:
         self.sending: dict[Call, float] = {}
         """Calls whose answer is on its way, and since when."""
 
+    @property
+    def calls(self) -> int:
+        """How many there are."""
+        return self._calls
+
     def enter(self, context: grpc.aio.ServicerContext[Any, Any], *, single: bool) -> Call:
         """Lets a call in, of a `single` message or a stream.
 

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 SMALL = 20_000
 """Requests with fewer ids are prepared where they arrive: that takes less than changing threads for long."""
 
+FEW = 32
+"""While there are so few calls, lookups are answered where they arrive, which takes less than changing threads. With more
+of them, they wait in the queue: there, callers take turns, and what would wait for too long is refused."""
+
 _Work = TypeVar("_Work")
 
 
@@ -127,7 +131,7 @@ class Servicers:
     async def _answer(self, read: Read, request: pb.LookupRequest, call: Call) -> Answer:
         """Looks up at once if that can be, and else in a tick."""
         min_version, with_counts = request.min_version, request.with_provenance or request.with_counts
-        if not request.pinned_version:
+        if not request.pinned_version and self._gate.calls <= FEW:
             at_once = self._ticker.answer(read, min_version=min_version, with_counts=with_counts)
             if at_once is not None:
                 return at_once
