@@ -37,8 +37,8 @@ SMALL = 20_000
 """Requests with fewer ids are prepared where they arrive: that takes less than changing threads for long."""
 
 FEW = 32
-"""While there are so few calls, lookups are answered where they arrive, which takes less than changing threads. With more
-of them, they wait in the queue: there, callers take turns, and what would wait for too long is refused."""
+"""While there are so few calls, lookups are answered where they arrive, which takes less than changing threads. More of
+them wait in the queue: there, callers take turns, and what would wait for too long is refused."""
 
 _Work = TypeVar("_Work")
 
