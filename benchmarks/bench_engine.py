@@ -50,7 +50,7 @@ OURS: Final = ("gather", "checks", "look up")
 def measure(*, quick: bool) -> Outcome:
     """Every size of table, and every number of ids."""
     use_one_thread()
-    rounds = 7 if quick else 11
+    rounds = 3 if quick else 9
     sizes = [TARGET] if quick else [(r, d, t) for r in (10**6, 10**7) for d in (16, 64, 128) for t in _DTYPES]
     seconds = {size: _gathers(*size, TARGET_IDS if quick else IDS, rounds) for size in sizes}
     bandwidth = _bandwidth(10**6 if quick else 10**7, 3 if quick else 9)

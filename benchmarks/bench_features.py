@@ -43,7 +43,7 @@ class Setup:
     """Rounds and slices."""
 
 
-FULL: Final = Setup(rows=100_000, plan=Plan(rounds=9, slice_s=0.5))
+FULL: Final = Setup(rows=100_000, plan=Plan(rounds=9, slice_s=0.4))
 QUICK: Final = Setup(rows=10_000, plan=Plan(rounds=2, slice_s=0.05))
 
 

@@ -74,7 +74,7 @@ class Curve:
 def measure(*, quick: bool) -> Outcome:
     """All curves; few points if quick."""
     use_one_thread()
-    rounds = 5 if quick else 15
+    rounds = 3 if quick else 9
     rows = ROWS[:3] if quick else ROWS
     by_rows = _by_rows(rows, rounds)
     curves = [

@@ -59,7 +59,7 @@ def measure(*, quick: bool) -> Outcome:
     use_one_thread()
     rows, repeats = (500_000, 1) if quick else (4_000_000, 3)
     kinds = ("direct", "vocabulary") if quick else tuple(KINDS)
-    owners, rounds, starts = (1_000_000, 9, 1) if quick else (10_000_000, 21, 7)
+    owners, rounds, starts = (1_000_000, 3, 1) if quick else (10_000_000, 11, 5)
     memory = {kind: [_in_a_process(kind, rows) for _ in range(repeats)] for kind in kinds}
     found = _finding(owners, rounds)
     started = _starting(starts)

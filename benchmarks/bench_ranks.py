@@ -40,7 +40,7 @@ def measure(*, quick: bool) -> Outcome:
     """One group of ranks after the other."""
     cores = os.cpu_count() or 1
     worlds = (2,) if quick else (1, 2, 4)
-    rounds = 5 if quick else 21
+    rounds = 3 if quick else 11
     of_worlds = {world: _run(world, rounds) for world in worlds}
     marks = {world: f"{world} ranks" + (", oversubscribed" if world > cores else "") for world in worlds}
     return Outcome(

@@ -63,7 +63,7 @@ class Setup:
     """Who asks at once."""
 
 
-FULL: Final = Setup(rows=1_000_000, plan=Plan(rounds=9, slice_s=0.5), callers=(ONE, FOUR_THREADS, FOUR_PROCESSES))
+FULL: Final = Setup(rows=1_000_000, plan=Plan(rounds=9, slice_s=0.3), callers=(ONE, FOUR_THREADS, FOUR_PROCESSES))
 QUICK: Final = Setup(rows=50_000, plan=Plan(rounds=2, slice_s=0.05), callers=(ONE, FOUR_THREADS))
 
 

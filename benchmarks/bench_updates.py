@@ -72,7 +72,7 @@ class Item:
 def measure(*, quick: bool) -> Outcome:
     """In process by kind and size; by stage; through the service."""
     use_one_thread()
-    rounds = 5 if quick else 21
+    rounds = 3 if quick else 11
     seconds, stages = {}, {}
     for kind in KINDS:
         engine = engine_of(config_of(ROWS, DIM, optimizer=kind), seeded=True)
