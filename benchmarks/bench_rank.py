@@ -136,7 +136,7 @@ def _tick_by_stage(engine: Any, batches: Sequence[Ids], calls: int) -> Measured:
         "checks": (Collection, "read"),
         "agree": (Agreement, "__call__"),
         "ids travel": (torchrec, "_ids_to_owners"),
-        "rows are read": (torchrec, "rows_of"),
+        "rows are read": (torchrec, "taken"),
         "exchanges": (torchrec, "_exchange"),
         "counts": (torchrec, "_exchange_counts"),
         "compose": (Read, "answer"),

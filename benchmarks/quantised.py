@@ -223,7 +223,7 @@ def _wire_table(wire: Mapping[int, Measured]) -> Table:
     lines: list[list[str | float | int]] = []
     for ids, of_ids in wire.items():
         for name, seconds in of_ids.items():
-            size = codec.answer_bytes([(ids, DIM)], codec.DTYPE_BY_NAME[WIRE[name][1]])
+            size = codec.vector_bytes([(ids, DIM)], codec.DTYPE_BY_NAME[WIRE[name][1]])
             rates, gain = Spread.of([1 / one for one in seconds]), Spread.of_ratios(of_ids["float32"], seconds)
             lines.append([ids, name, size, round(rates.median), f"{gain.median:.2f} ({gain.low:.2f}-{gain.high:.2f})"])
     columns = ["ids", "on the wire", "bytes of vectors", "requests/s", "times float32"]

@@ -22,7 +22,7 @@ from embershard.engine.making import make_engine
 from embershard.engine.replica import Replica
 from embershard.engine.tick import Action, Ticker
 from embershard.engine.world import SoloWorld
-from embershard.errors import InvalidInput
+from embershard.errors import InvalidInput, Unavailable
 from embershard.types import FeatureBatch, updates_of
 from embershard.v1 import embershard_pb2 as pb
 
@@ -146,6 +146,24 @@ def test_what_was_prepared_for_other_tables_is_prepared_again() -> None:
     smaller = replica_of(unlogged(config))
     with ticking(ticker_of(smaller)) as ticker, pytest.raises(InvalidInput, match=r"ids\[0\] = 69 is out of range"):
         ticker.answer(late, min_version=0, with_counts=False)
+
+
+def test_there_is_no_answer_once_the_engine_has_failed() -> None:
+    """A tick that fails may have done half of an update."""
+    replica = replica_of(unlogged(PAIR))
+
+    def fail(_: object) -> None:
+        raise RuntimeError("half done")
+
+    ticker = ticker_of(replica, fail=fail)
+    read = read_of(replica.collection, left=[1])
+    with ticking(ticker):
+        with pytest.raises(Unavailable, match="must start again"):
+            ticker.ask("fail").result()
+        assert ticker.answer(read, min_version=0, with_counts=False) is None
+        ticker.join()
+        with pytest.raises(Unavailable, match="must start again"):
+            ticker.submit(LookupJob(read=read))
 
 
 def test_no_lookup_sees_a_part_of_an_update_and_versions_only_grow() -> None:

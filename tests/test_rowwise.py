@@ -70,7 +70,7 @@ def test_bytes_are_as_the_proto_says_to_any_language(rows_ND: Array) -> None:
     data = codec.encode_answer(["f"], [made.numpy()], [], 1)
     part = pb.LookupResponse.FromString(data).features[0]
     assert (part.rows, part.dim, len(part.values)) == (count, dim, count * (dim + 8))
-    assert len(part.values) == codec.answer_bytes([(count, dim)], pb.D_TYPE_INT8)
+    assert len(part.values) == codec.vector_bytes([(count, dim)], pb.D_TYPE_INT8)
     decoded = codec.decode_answer(data, pb.D_TYPE_INT8)["f"]
     assert decoded.dtype == np.float32
     np.testing.assert_array_equal(decoded, floats(made).numpy(), "clients and servers compute the same bits")

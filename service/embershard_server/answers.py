@@ -30,7 +30,7 @@ def encoded(read: Read, answer: Answer, request: pb.LookupRequest) -> bytes:
 
 def answer_bytes(read: Read, request: pb.LookupRequest) -> int:
     """Bytes of vectors and of what is told of ids."""
-    size = codec.answer_bytes([(part.outputs, part.table.dim) for part in read.parts], request.dtype)
+    size = codec.vector_bytes([(part.outputs, part.table.dim) for part in read.parts], request.dtype)
     if told := 1 * request.with_provenance + 8 * request.with_counts:
         size += told * sum(len(part.batch.ids) for part in read.parts)
     return size

@@ -6,9 +6,9 @@ import ctypes
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """What glibc's `mallopt` calls them (malloc.h)."""
-_BLOCK_BYTES, _KEPT_BYTES = 2**26, 2**28
-"""Blocks up to so large come from memory that stays with the process, of which so much may be free. Tables are larger:
-they go back when they are let go."""
+_BLOCK_BYTES, _KEPT_BYTES = 2**25, 2**28
+"""Blocks up to so large (glibc allows no more) come from memory that stays with the process, of which so much may be
+free. Tables are larger: they go back when they are let go."""
 
 
 def keep_freed_memory() -> None:

@@ -13,7 +13,7 @@ from embershard.engine.beside import Rest, beside, let_go, without_frames
 from embershard.engine.delta import Delta
 from embershard.engine.entries import publication_entry
 from embershard.engine.making import make_engine
-from embershard.engine.memory import check_memory
+from embershard.engine.memory import check_host_memory
 from embershard.engine.replica import Staged
 from embershard.errors import ConfigError, FingerprintMismatch, Overloaded, SnapshotError
 from embershard.store import snapshot
@@ -172,7 +172,7 @@ class Publications:
         engine = self._replica.engine
         publication.check_rows(engine.config)
         try:
-            check_memory([], self._world, publication.bytes)
+            check_host_memory(publication.bytes, self._world, str(publication), "publish fewer rows at once")
         except ConfigError as error:
             raise Overloaded(f"{publication} can't be read: {error}") from error
         folder = self._folder(publication)

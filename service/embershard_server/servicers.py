@@ -1,4 +1,4 @@
-"""What each RPC does: decode, check, queue for the tick, encode."""
+"""What each RPC does: decode, check, look up at once or queue for the tick, encode."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 SMALL = 20_000
 """Requests with fewer ids are prepared where they arrive: that takes less than changing threads for long."""
 
-FEW = 32
-"""While there are so few calls, lookups are answered where they arrive, which takes less than changing threads. More of
-them wait in the queue: there, callers take turns, and what would wait for too long is refused."""
+FEW, LITTLE = 32, 2**20
+"""While there are so few calls, lookups of so few numbers are answered where they arrive: changing threads is dearer.
+Others wait in the queue: there, callers take turns, and what would wait for too long is refused."""
 
 _Work = TypeVar("_Work")
 
@@ -123,7 +123,10 @@ class Servicers:
             # What is asked for may be known only then: a table may have grown.
             await self._do(LookupJob(read=Read.of([], 0), min_version=request.min_version), call)
         collection = self._collection_of(request.pinned_version)
-        read = await self._read(collection, request)
+        batches = [codec.decode_batch(feature) for feature in request.features]
+        as_stored = request.dtype == pb.D_TYPE_INT8
+        ids = sum([len(batch.ids) for batch in batches])
+        read = await self._prepared(ids, lambda: collection.read(batches, as_stored=as_stored))
         call.hold(ANSWER_COPIES * self._checked_size(read, request))
         answer = await self._answer(read, request, call)
         return encoded(read, answer, request)
@@ -131,7 +134,7 @@ class Servicers:
     async def _answer(self, read: Read, request: pb.LookupRequest, call: Call) -> Answer:
         """Looks up at once if that can be, and else in a tick."""
         min_version, with_counts = request.min_version, request.with_provenance or request.with_counts
-        if not request.pinned_version and self._gate.calls <= FEW:
+        if not request.pinned_version and self._gate.calls <= FEW and read.numbers <= LITTLE:
             at_once = self._ticker.answer(read, min_version=min_version, with_counts=with_counts)
             if at_once is not None:
                 return at_once
@@ -152,7 +155,7 @@ class Servicers:
         if (version := self._repeated(request)) is not None:
             return pb.UpdateResponse(version=version, duplicate=True)
         named = [features for update in request.updates for features in (update.batch, update.parents)]
-        entry = await self._prepared(lambda: update_entry(self._ticker.collection, request), named)
+        entry = await self._prepared(_ids(named), lambda: update_entry(self._ticker.collection, request))
         outcome = await self._apply(entry, call)
         return pb.UpdateResponse(version=outcome.version, duplicate=outcome.duplicate)
 
@@ -164,7 +167,7 @@ class Servicers:
     async def grow(self, request: pb.GrowRequest, call: Call) -> pb.GrowResponse:
         """More rows for a table."""
         self._check_fingerprint(request.fingerprint)
-        entry = await self._prepared(lambda: growth_entry(self._ticker.collection, request), [request.mean_of])
+        entry = await self._prepared(_ids([request.mean_of]), lambda: growth_entry(self._ticker.collection, request))
         outcome = await self._growths.grow(entry.body, lambda: self._apply(entry, call))
         grown: Grown = outcome.value
         return pb.GrowResponse(version=outcome.version, rows=grown.rows, pause_ms=grown.pause_ms)
@@ -172,7 +175,7 @@ class Servicers:
     async def freeze(self, request: pb.FreezeRequest, call: Call) -> pb.FreezeResponse:
         """Rows that stay as they are."""
         self._check_fingerprint(request.fingerprint)
-        entry = await self._prepared(lambda: freeze_entry(self._ticker.collection, request), [request.batch])
+        entry = await self._prepared(_ids([request.batch]), lambda: freeze_entry(self._ticker.collection, request))
         outcome = await self._apply(entry, call)
         return pb.FreezeResponse(version=outcome.version, rows=outcome.value)
 
@@ -253,20 +256,10 @@ class Servicers:
             )
         return Collection(engine.config)
 
-    async def _prepared(self, prepare: Callable[[], _Work], features: Sequence[pb.FeatureIds]) -> _Work:
-        """Decodes and checks a request; a large one on another thread, so that small ones needn't wait."""
-        ids = sum(len(feature.ids) // 8 + len(feature.keys) for feature in features)
+    async def _prepared(self, ids: int, prepare: Callable[[], _Work]) -> _Work:
+        """Checks a request of so many ids; a large one on another thread, so that small ones needn't wait."""
         self._ticker.collection.check_ids(ids)
         return prepare() if ids < SMALL else await asyncio.to_thread(prepare)
-
-    @staticmethod
-    async def _read(collection: Collection, request: pb.LookupRequest) -> Read:
-        batches = [codec.decode_batch(feature) for feature in request.features]
-        as_stored = request.dtype == pb.D_TYPE_INT8
-        collection.check_ids(ids := sum([len(batch.ids) for batch in batches]))
-        if ids < SMALL:
-            return collection.read(batches, as_stored=as_stored)
-        return await asyncio.to_thread(collection.read, batches, as_stored=as_stored)
 
     def _checked_size(self, read: Read, request: pb.LookupRequest) -> int:
         """Bytes of the answer, if they aren't too many."""
@@ -277,3 +270,8 @@ class Servicers:
                 "at once"
             )
         return size
+
+
+def _ids(features: Sequence[pb.FeatureIds]) -> int:
+    """How many ids there are."""
+    return sum(len(feature.ids) // 8 + len(feature.keys) for feature in features)

@@ -244,7 +244,7 @@ def unpack_strings(packed: Mapping[str, NDArray[Any]]) -> list[str | None]:
     return [text[start:end].decode() if there else None for start, end, there in pieces]
 
 
-def answer_bytes(shapes: Iterable[tuple[int, int]], dtype: int) -> int:
+def vector_bytes(shapes: Iterable[tuple[int, int]], dtype: int) -> int:
     """Bytes of the vectors of an answer with parts of these shapes."""
     tail = INT8_TAIL * (dtype == pb.D_TYPE_INT8)
     return sum(rows * (DTYPES[dtype].itemsize * dim + tail) for rows, dim in shapes)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Read:
-    """A lookup, ready for a tick."""
+    """A lookup, ready for an engine."""
 
     parts: Sequence[RowBatch]
     """One a feature, in the order of the request."""

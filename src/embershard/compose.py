@@ -90,7 +90,7 @@ class RowBatch:
         normalised: bool,
     ) -> RowBatch:
         outer: Sums | None = None
-        if counts_B is None and weights_n is None and ids.signs_M is None and ids.rows_per_id == 1:
+        if counts_B is None and weights_n is None and ids.signs_M is None and ids.one_row_each:
             inner, outer = ONE_EACH, ONE_EACH if normalised else None
         elif not normalised:
             inner = Sums.of(_rows_per_output(counts_B, ids), _coefficients(weights_n, ids))
@@ -119,8 +119,7 @@ class RowBatch:
     @property
     def plain(self) -> bool:
         """Whether each answer is one stored row as it is, or zeros for padding."""
-        one_each = isinstance(self.ids.rows_per_id, int) and self.ids.rows_per_id == 1 and self.ids.signs_M is None
-        return one_each and self.table.plain
+        return self.ids.one_row_each and self.ids.signs_M is None and self.table.plain
 
     @property
     def summed(self) -> RowBatch:
@@ -223,9 +222,9 @@ def _ids_per_output(pooled: bool, batch: FeatureBatch, kept_N: NDArray[np.bool_]
 def _rows_per_output(counts_B: NDArray[np.int64] | None, ids: IdRows) -> NDArray[np.int64] | None:
     """int64 [outputs]: rows that each output sums; None: one each."""
     rows_per_id = ids.rows_per_id
+    if ids.one_row_each:
+        return counts_B
     if isinstance(rows_per_id, int):
-        if rows_per_id == 1:
-            return counts_B
         return np.full(len(ids.rows_M) // rows_per_id, rows_per_id) if counts_B is None else counts_B * rows_per_id
     if counts_B is None:
         return rows_per_id
@@ -248,11 +247,7 @@ def _coefficients(weights_n: NDArray[np.float32] | None, ids: IdRows) -> NDArray
     """float32 [M]: sign × weight; None: all 1."""
     if weights_n is None:
         return ids.signs_M
-    weights_M = (
-        weights_n
-        if isinstance(ids.rows_per_id, int) and ids.rows_per_id == 1
-        else np.repeat(weights_n, ids.rows_per_id)
-    )
+    weights_M = weights_n if ids.one_row_each else np.repeat(weights_n, ids.rows_per_id)
     return weights_M if ids.signs_M is None else weights_M * ids.signs_M
 
 

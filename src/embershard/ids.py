@@ -54,6 +54,11 @@ class IdRows:
     keys: Keys | None = None
     """Where a vocabulary may still give ids a row of their own."""
 
+    @property
+    def one_row_each(self) -> bool:
+        """Whether every id has one row."""
+        return isinstance(self.rows_per_id, int) and self.rows_per_id == 1
+
     def settled(self, slots_n: NDArray[np.int64], first_row: int) -> IdRows:
         """The same where ids with a slot (0 or more) have the row `first_row` + slot in place of their k rows."""
         own_n = slots_n >= 0
@@ -70,9 +75,8 @@ class IdRows:
             signs_nK = self.signs_M.reshape(shape).copy()
             signs_nK[own_n, 0] = 1
             signs_M = signs_nK[used_nK]
-        return replace(
-            self, rows_M=rows_nK[used_nK], signs_M=signs_M, rows_per_id=used_nK.sum(axis=1), own=own_n, keys=None
-        )
+        rows_n = 1 if rows_nK.shape[1] == 1 else used_nK.sum(axis=1)
+        return replace(self, rows_M=rows_nK[used_nK], signs_M=signs_M, rows_per_id=rows_n, own=own_n, keys=None)
 
 
 def rows_of(table: TableSpec, seed: int, batch: FeatureBatch) -> IdRows:

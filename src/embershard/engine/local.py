@@ -15,7 +15,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 from torch import Tensor
 
 from embershard.engine.base import Apply, Engine
-from embershard.engine.kernels import optimizer_arguments, pooled, rows_of, step_by
+from embershard.engine.kernels import optimizer_arguments, pooled, step_by, taken
 from embershard.engine.placement import Group
 from embershard.engine.shard import Shard
 from embershard.sums import Sums
@@ -45,7 +45,7 @@ class LocalEngine(Engine):
         return Shard.of(group, kernel, self.world.rank, kernel.split_embedding_weights()[0].detach(), states[0][0])
 
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
-        return rows_of(self.shards[group.name].weight, physical_M)
+        return taken(self.shards[group.name].weight, physical_M)
 
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
         """As `Engine._hold`."""

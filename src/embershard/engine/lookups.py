@@ -1,4 +1,4 @@
-"""What a replica answers to the lookups of a tick."""
+"""What a replica answers to lookups: those of a tick, and, where a process is alone, those between two ticks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from embershard.engine.jobs import Answer
 from embershard.engine.steps import look_up
-from embershard.engine.work import NONE, Work, work_of_reads
+from embershard.engine.work import Work, work_of_reads
 from embershard.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Lookups:
-    """Ends jobs with their answers."""
+    """Looks up what is served, and what is pinned."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica, self._world = replica, replica.engine.world
@@ -44,9 +44,9 @@ class Lookups:
 
     def answer(self, read: Read, *, with_counts: bool) -> Answer:
         """A lookup alone, where no other rank takes part."""
-        work = Work(gather=frozenset(read.rows), books=frozenset(read.rows) if with_counts else NONE)
-        (found,) = look_up(self._replica.engine, [read], [read] if with_counts else [], work)
-        return Answer(vectors=found.vectors, counts=found.counts, version=self._replica.version)
+        reads, curious = [read], [read] if with_counts else []
+        (found,) = look_up(self._replica.engine, reads, curious, work_of_reads(reads, curious))
+        return found.at(self._replica.version)
 
     def serve(self, jobs: Sequence[LookupJob], work: Work) -> None:
         """Joint: one gather for all lookups of all ranks."""
@@ -72,7 +72,7 @@ class Lookups:
     def _answer(self, engine: Engine, jobs: Sequence[LookupJob], work: Work, version: int) -> None:
         reads, curious = _reads(jobs)
         for job, found in zip(jobs, look_up(engine, reads, curious, work), strict=True):
-            job.done.set_result(Answer(vectors=found.vectors, counts=found.counts, version=version))
+            job.done.set_result(found.at(version))
 
 
 def work_of(jobs: Sequence[LookupJob]) -> Work:

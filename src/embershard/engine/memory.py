@@ -1,4 +1,4 @@
-"""Whether there is memory for tables, before any is taken."""
+"""Whether there is memory for what is to be made, before any is taken."""
 
 from __future__ import annotations
 
@@ -12,30 +12,48 @@ from embershard.engine.beside import freed
 from embershard.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from embershard.engine.placement import Group
     from embershard.engine.world import World
 
+SMALLER = "use fewer rows, a smaller dim, dtype float16 or int8, rowwise_adagrad or sgd, a factor, or more ranks"
+"""What makes tables smaller."""
 
-def check_memory(groups: list[Group], world: World, host_bytes: int = 0) -> None:
-    """Joint: refuses what can't fit, on every rank and before any has begun to fill its memory.
 
-    What was let go before is free first.
+def check_memory(groups: Sequence[Group], world: World, vocabulary_bytes: int) -> None:
+    """Joint: refuses tables that can't fit, on every rank and before any has begun to fill its memory.
 
-    Groups are where the rows are; `host_bytes`, of vocabularies, on the host of each rank.
+    Groups are where the rows are; vocabularies are in the memory of each rank's host.
+
+    Raises:
+        ConfigError: on every rank.
     """
-    freed()
-    host, needed = _host_memory() // world.local_size, sum(group.bytes_per_rank for group in groups)
-    if world.device.type == "cpu":
-        free, where, needed = host, "of memory for each rank of this host", needed + host_bytes
-    else:
-        free, where = torch.cuda.mem_get_info(world.device)[0], f"of memory on {world.device}"
-    least, least_host = (min(pair) for pair in zip(*world.gather((free, host)), strict=True))
-    if needed > least or host_bytes > least_host:
-        raise ConfigError(
-            f"the tables need {needed / 2**30:,.1f} GiB a rank ({host_bytes / 2**30:,.1f} GiB of it for vocabularies), "
-            f"and there are {least / 2**30:,.1f} GiB {where}: use fewer rows, a smaller dim, dtype float16, "
-            "rowwise_adagrad or sgd, a factor, or more ranks"
-        )
+    rows, on_cpu = sum(group.bytes_per_rank for group in groups), world.device.type == "cpu"
+    needed = vocabulary_bytes + rows * on_cpu
+    check_host_memory(needed, world, f"tables ({_gib(vocabulary_bytes)} of it for vocabularies)", SMALLER)
+    if not on_cpu:
+        _check(rows, torch.cuda.mem_get_info(world.device)[0], world, f"tables on {world.device}", SMALLER)
+
+
+def check_host_memory(needed: int, world: World, what: str, advice: str) -> None:
+    """Joint: the same of so many bytes on each rank's host, of `what`; `advice` says what can be done.
+
+    Raises:
+        ConfigError: on every rank.
+    """
+    freed()  # what was let go before
+    _check(needed, _host_memory() // world.local_size, world, what, advice)
+
+
+def _check(needed: int, free: int, world: World, what: str, advice: str) -> None:
+    least = min(world.gather(free))
+    if needed > least:
+        raise ConfigError(f"a rank needs {_gib(needed)} for {what}, and there are {_gib(least)} of memory: {advice}")
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB"
 
 
 def _host_memory() -> int:

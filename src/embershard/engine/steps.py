@@ -1,6 +1,7 @@
 """What all ranks do together: look up, and update.
 
-A service does both in ticks; whoever has no ticker (a test, a benchmark, a training job) has a `Session`.
+A service does both in ticks, or looks up between two of them; whoever has no ticker (a test, a benchmark, a training
+job) has a `Session`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from embershard.change import ByMatrix, ByPart, Change, rows_of_parts, shares
 from embershard.collection import Read
 from embershard.engine import admission
+from embershard.engine.jobs import Answer
 from embershard.engine.shard import Start
 from embershard.errors import EmbershardError, InvalidInput
 
@@ -33,6 +35,10 @@ class Found:
     """float32 [outputs, D] for each feature of the request; uint8 [outputs, D + 8] where `Read.as_stored` says so."""
     counts: list[IdCounts] = field(default_factory=list)
     """What is known of the ids of each feature; empty unless asked for."""
+
+    def at(self, version: int) -> Answer:
+        """The same as what was read of a version."""
+        return Answer(vectors=self.vectors, counts=self.counts, version=version)
 
 
 def look_up(engine: Engine, reads: Sequence[Read], curious: Sequence[Read], work: Work) -> list[Found]:

@@ -92,8 +92,8 @@ class Ticker:
         config = replica.engine.config
         self._queue = JobQueue(config.limits, merged_lookups=1 if alone else MERGED_LOOKUPS)
         self._pipeline, self._lookups = Pipeline(replica, self._queue, log, config), Lookups(replica)
-        # Whoever has it may be at the rows.
-        self._rows = threading.Lock()
+        # Whoever has it may be at the rows, unless they may be of half an update.
+        self._rows, self._torn = threading.Lock(), False
         self._wake = self._queue.changed
         # How often the group slept, the last sleep from which it was woken, and whether it doesn't sleep now.
         self._sleeps, self._woken, self._awake = 0, -1, False
@@ -147,7 +147,7 @@ class Ticker:
         if not self._alone or self._queue.lookups_wait or not self._rows.acquire(blocking=False):
             return None
         try:
-            if min_version > self.version:
+            if self._torn or min_version > self.version:
                 return None
             start = time.perf_counter()
             read = self._lookups.fitted(read)
@@ -228,7 +228,11 @@ class Ticker:
     def _tick(self, load: Load) -> bool:
         """One joint tick; False once all ranks have left."""
         with self._rows:
-            return self._joint(load)
+            try:
+                return self._joint(load)
+            except BaseException:
+                self._torn = True
+                raise
 
     def _joint(self, load: Load) -> bool:
         try:

@@ -28,7 +28,7 @@ from torchrec.modules.embedding_configs import DataType
 from embershard.arrays import tensor_of
 from embershard.config import Config
 from embershard.engine.base import Apply, Engine
-from embershard.engine.kernels import optimizer_arguments, pooled, rows_of
+from embershard.engine.kernels import optimizer_arguments, pooled, taken
 from embershard.engine.placement import Group
 from embershard.engine.shard import Shard
 from embershard.engine.world import World
@@ -63,10 +63,10 @@ class TorchRecEngine(Engine):
         """As `Engine._gather`: a row travels once, however often it is asked for."""
         weight = self.shards[group.name].weight
         if self.world.size == 1:
-            return rows_of(weight, physical_M)
+            return taken(weight, physical_M)
         rows_u, at_M = torch.unique(physical_M, return_inverse=True)  # in order, and so by owner
-        stored_u = _answers(group, rows_u, _counts(group, rows_u), lambda local_M: rows_of(weight, local_M))
-        return rows_of(stored_u, at_M)
+        stored_u = _answers(group, rows_u, _counts(group, rows_u), lambda local_M: taken(weight, local_M))
+        return taken(stored_u, at_M)
 
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
         """As `Engine._hold`."""
