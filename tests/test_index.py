@@ -93,6 +93,21 @@ def test_keys_are_found_while_places_are_swept(capacity: int, least: int, monkey
         assert pair.real.find(np.array(asked, np.int64)).tolist() == [*pair.slots.values(), *[-1] * len(gone)]
 
 
+@pytest.mark.parametrize("capacity", [1, 2, 8, 100, 470, 480, 1000])
+@pytest.mark.parametrize("part", [1, 3, 10])
+def test_a_full_index_may_change_its_keys_for_ever(capacity: int, part: int) -> None:
+    """With as little sweeping as there is: FBGEMM looks for an empty place until there is one."""
+    drawn, pair = random.Random(capacity), Pair(capacity)
+    pair.put([drawn.randrange(2**63) for _ in range(capacity)])
+    size = max(1, capacity // part)
+    for _ in range(40 + 200 // size):
+        pair.remove(drawn.sample(list(pair.slots), size))
+        pair.put([drawn.randrange(2**63) for _ in range(size)])
+        filled = int((pair.real._hints._table_P2[:, 0] != hints.EMPTY).sum())
+        assert filled == pair.real._hints._filled < len(pair.real._hints._table_P2)
+    pair.check([])
+
+
 def test_the_map_keeps_its_size_and_an_empty_place_in_reach_for_ever() -> None:
     pair, drawn = Pair(2000), random.Random(3)
     pair.put([drawn.randrange(2**63) for _ in range(2000)])

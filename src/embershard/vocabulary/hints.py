@@ -52,6 +52,9 @@ class Hints:
         self._tensor_P2, self._whole = torch.from_numpy(self._table_P2), torch.tensor([0, self._places])
         self._swept = self._due = self._earned = 0
         """The place to go on at, how many are to be swept, and how many of those before any number is added."""
+        self._least = min(_SWEPT_LEAST, self._places // 8)
+        self._filled = 0
+        """Places that aren't empty."""
 
     @property
     def bytes(self) -> int:
@@ -67,17 +70,23 @@ class Hints:
     def add(self, numbers_n: NDArray[Any], slots_n: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Adds those of some numbers that have no slot yet, of equal ones one; returns which."""
         self._earned = min(self._earned + _SWEPT_MOST * len(numbers_n), self._due)
-        if self._earned >= _SWEPT_LEAST:
+        if self._filled + len(numbers_n) >= self._places:  # FBGEMM would look for an empty place for ever
+            self._sweep(self._places)
+        elif self._earned >= self._least:
             self._sweep(self._earned)
-        fresh_n = (self.find(numbers_n) < 0) & (numbers_n != EMPTY)
+        found_n = self.find(numbers_n)
+        fresh_n = (found_n < 0) & (numbers_n != EMPTY)
         if fresh_n.all():
             self.lead(numbers_n, slots_n)
         else:
             self.lead(numbers_n[fresh_n], slots_n[fresh_n])
         ascending_n = np.sort(numbers_n)
         if (ascending_n[1:] != ascending_n[:-1]).all():
-            return np.asarray(fresh_n)
-        return np.asarray(fresh_n & (self.find(numbers_n) == slots_n))
+            added_n = np.asarray(fresh_n)
+        else:
+            added_n = np.asarray(fresh_n & (self.find(numbers_n) == slots_n))
+        self._filled += int(np.count_nonzero(added_n & (found_n == EMPTY)))  # others have the place they had
+        return added_n
 
     def lead(self, numbers_n: NDArray[Any], slots_n: NDArray[Any]) -> None:
         """Has numbers lead to these slots from now on, of equal ones the last; there must be a place for each."""
@@ -98,11 +107,12 @@ class Hints:
         """Wins back places of forgotten numbers, from an empty place to another, going on by so many at least."""
         between = self._around(*self._between_empty(count))
         pairs_n2 = self._table_P2[between]
-        if (pairs_n2[:, 1] == _FORGOTTEN).any():
+        if forgotten := int(np.count_nonzero((pairs_n2[:, 1] == _FORGOTTEN) & (pairs_n2[:, 0] != EMPTY))):
+            self._filled -= forgotten
             numbers_n, slots_n = np.ascontiguousarray(pairs_n2[pairs_n2[:, 1] >= 0].T)
             self._table_P2[between] = EMPTY
             self.lead(numbers_n, slots_n)
-        self._due, self._earned = self._due - count, 0
+        self._due, self._earned = max(0, self._due - count), 0
 
     def _between_empty(self, count: int) -> tuple[int, int]:
         """Where to sweep: from the last empty place up to where it goes on, to the first one after so many."""
