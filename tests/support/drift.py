@@ -14,7 +14,7 @@ from embershard.types import FeatureBatch, FeatureUpdate
 from support.scenario import collection
 from support.subject import Subject, local
 
-SHAPE: dict[str, Any] = {"rows": 13, "dim": 2}
+SHAPE: dict[str, Any] = {"rows": 13, "dim": 2, "counts": True}
 VOCABULARY = {"kind": "vocabulary", "fallback_rows": 3}
 TABLES: list[dict[str, Any]] = [
     {"name": "plain", **SHAPE},
