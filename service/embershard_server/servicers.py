@@ -268,9 +268,7 @@ class Servicers:
     @staticmethod
     def _read(collection: Collection, request: pb.LookupRequest) -> Read:
         batches = [codec.decode_batch(feature) for feature in request.features]
-        return collection.read(
-            batches, as_stored=request.dtype == pb.D_TYPE_INT8, with_counts=request.with_counts
-        )
+        return collection.read(batches, as_stored=request.dtype == pb.D_TYPE_INT8, with_counts=request.with_counts)
 
     def _checked_size(self, read: Read, request: pb.LookupRequest) -> int:
         """Bytes of the answer, if they aren't too many."""

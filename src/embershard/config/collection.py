@@ -23,7 +23,6 @@ from embershard.config.specs import (
 from embershard.config.tables import Matrix, TableSpec
 from embershard.errors import InvalidInput
 
-
 _NO_SETTINGS = ("name", "rows", "counts")
 """What of a table doesn't decide how an update changes rows."""
 

@@ -148,10 +148,7 @@ class Engine(ABC):
         return self._each(rows, active, read)
 
     def books(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
-        """What is known of each row, {matrix: int32 [M, 3]}: updates, sightings, and whether it is frozen.
-
-        Of tables without counts: whether there were updates, as 1, and no sightings.
-        """
+        """What is known of each row, {matrix: int32 [M, 3]}: updates, sightings, and whether it is frozen (`Books`)."""
         return self._each(
             rows,
             active,

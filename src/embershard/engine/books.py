@@ -21,7 +21,7 @@ class Books:
         self.sightings = torch.zeros(rows, dtype=torch.int32, device=device) if counts else None
         """[rows]: how often updates have named an id that has the row; likewise. None without counts."""
         self.frozen: Tensor | None = None
-        """uint8 [rows]: 1 if the row stays as it is; None until one does. The same on every rank whether there is any."""
+        """uint8 [rows]: 1 if the row stays as it is; None until one does, on every rank alike."""
 
     @property
     def kinds(self) -> dict[str, Tensor]:

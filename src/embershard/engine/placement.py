@@ -1,8 +1,9 @@
 """Where each row lives: the one module that knows row → shard.
 
-Matrices that move alike (same dim, dtype, optimizer and books) are stacked into one *group*, because every gather costs a
-fixed amount a matrix: 26 small ones in one stack answer in a third of the time. Each matrix is cut row-wise into blocks
-of ceil(rows / world size) rows, rank r has block r of every matrix of the stack, one under the other:
+Matrices that move alike (same dim, dtype and optimizer), and are counted alike, are stacked into one *group*, because
+every gather costs a fixed amount a matrix: 26 small ones in one stack answer in a third of the time. Each matrix is cut
+row-wise into blocks of ceil(rows / world size) rows, rank r has block r of every matrix of the stack, one under the
+other:
 
     rank 0                      rank 1
     ┌ user 0 … 49 ┐             ┌ user 50 … 99 ┐
@@ -64,7 +65,7 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Matrices that are stacked: same dim, dtype, optimizer and books."""
+    """Matrices that are stacked: same dim, dtype and optimizer, and counted alike."""
 
     name: str
     """Unique in the collection."""
