@@ -43,6 +43,7 @@ TABLES: list[dict[str, Any]] = [
     {"name": "user", "rows": 30, "dim": 3},
     {"name": "zip", "rows": 11, "dim": 3, "ids": {"kind": "hashed", "hashes": 2}},
     {"name": "word", "rows": 16, "dim": 3, "ids": {"kind": "vocabulary", "fallback_rows": 4, "admit_after": 1}},
+    {"name": "half", "rows": 12, "dim": 4, "dtype": "float16"},
     {"name": "low", "rows": 20, "dim": 6, "factor": {"kind": "low_rank", "rank": 3}},
 ]
 
@@ -116,8 +117,8 @@ def test_counts_stop_at_the_largest() -> None:
 @pytest.mark.parametrize("counts", [False, True])
 def test_provenance_is_told_with_counts_or_without(implementation: Implementation, counts: bool) -> None:
     implementation.build(shop(counts=counts))
-    change = {"user": np.ones((2, 3)), "word": np.ones((1, 3)), "low": np.ones((1, 6))}
-    ids = {"user": [1, 1], "word": [7], "low": [2]}
+    change = {"user": np.ones((2, 3)), "word": np.ones((1, 3)), "low": np.ones((1, 6)), "half": np.ones((1, 4))}
+    ids = {"user": [1, 1], "word": [7], "low": [2], "half": [1]}
     implementation.update(implementation.on_first(updates_of(ids, gradients=change)))
     asked = [FeatureBatch.of("user", [1, 2]), FeatureBatch.of("word", [7, 8]), FeatureBatch.of("low", [2, 3])]
     user, word, low = implementation.provenance(implementation.on_first(asked))[0]
@@ -127,6 +128,16 @@ def test_provenance_is_told_with_counts_or_without(implementation: Implementatio
     assert state["user.updates"].dtype == (np.int32 if counts else np.uint8)
     assert ("user.sightings" in state) == counts
     assert "user.frozen" not in state
+
+
+def test_a_step_beyond_half_precision_ends_at_its_largest_number(implementation: Implementation) -> None:
+    implementation.build(collection([TABLES[3]], kind="sgd", learning_rate=1e5))
+    for _ in range(2):
+        update = updates_of({"half": [1, 2]}, gradients={"half": np.array([[-1.0] * 4, [1e-5] * 4])})
+        implementation.update(implementation.on_first(update))
+    (vectors,) = implementation.lookup(implementation.on_first([FeatureBatch.of("half", [1, 2])]))[0]
+    assert (vectors[0] == np.finfo(np.float16).max).all()
+    assert (abs(vectors[1]) < 3).all()
 
 
 def test_counts_that_are_not_kept_are_refused_by_feature_and_table() -> None:

@@ -139,10 +139,13 @@ class Shard:
     def _moved(self, local_M: Tensor, kept: Kept) -> None:
         """Follows every step of the optimizer: these rows have been reached, and stay finite; frozen ones stay."""
         self.books.count(local_M)
-        if self.weight.dtype == torch.float16:
-            # A step beyond what half precision holds ends at its largest number, not at infinity and then at NaN.
-            largest = torch.finfo(torch.float16).max
-            self.weight.index_copy_(0, local_M, self.weight[local_M].clamp_(-largest, largest))
+        if self.weight.dtype == torch.float16 and len(local_M):
+            rows_MD = self.weight.index_select(0, local_M)
+            # To see that all is well takes a tenth of the time of clamping what is.
+            if not all(edge.isfinite() for edge in rows_MD.aminmax()):
+                # A step beyond what half precision holds ends at its largest number, not at infinity and then at NaN.
+                largest = torch.finfo(torch.float16).max
+                self.weight.index_copy_(0, local_M, rows_MD.clamp_(-largest, largest))
         for tensor, rows, before in kept:
             tensor.index_copy_(0, rows, before)
 
