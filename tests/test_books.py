@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.command import refused
+from support.command import refused, shown, told
+from support.drift import assign
 from support.follow import follow
 from support.implementation import Implementation
 from support.scenario import collection, everything, random_batch, random_updates
@@ -29,15 +30,7 @@ from embershard.types import FeatureBatch, FeatureUpdate, updates_of
 
 SERVED = """
 collection = { name = "shop" }
-[[tables]]
-name = "user"
-rows = 9
-dim = 2
-[[tables]]
-name = "item"
-rows = 9
-dim = 2
-counts = true
+tables = [{ name = "user", rows = 9, dim = 2 }, { name = "item", rows = 9, dim = 2, counts = true }]
 """
 TABLES: list[dict[str, Any]] = [
     {"name": "user", "rows": 30, "dim": 3},
@@ -162,8 +155,8 @@ def test_a_service_tells_which_tables_count_and_refuses_counts_of_others(service
         assert [table.counts for table in client.describe().tables] == [False, True]
         with pytest.raises(InvalidInput, match="feature 'user': table 'user' doesn't keep how often its rows"):
             client.lookup({"item": [1], "user": [1]}, with_counts=True)
-        told = client.lookup({"user": [1, 2]}, with_provenance=True, min_version=version)
-        assert told.provenance["user"].tolist() == [Provenance.OWN_ROW, Provenance.UNTRAINED]
+        rows = client.lookup({"user": [1, 2]}, with_provenance=True, min_version=version)
+        assert rows.provenance["user"].tolist() == [Provenance.OWN_ROW, Provenance.UNTRAINED]
         assert client.lookup({"item": [1]}, with_counts=True).updates["item"].tolist() == [0]
     message = refused("lookup", "--target", service.target, "--ids", "user=1", "--counts")
     assert "leave with_counts out, or write `counts = true` in the configuration of the table" in message
@@ -274,3 +267,27 @@ def test_what_changed_between_snapshots_of_which_one_counts_is_told(tmp_path: Pa
     follow(follower, changes_between(*map(open_snapshot, map(Path, paths))), tmp_path)
     for name, tensor in whole.state().items():
         np.testing.assert_array_equal(follower.state()[name], tensor, err_msg=name)
+
+
+@pytest.mark.parametrize("counted", ["neither", "before", "after"])
+def test_drift_tells_no_counts_that_were_not_kept_in_both_and_all_else(tmp_path: Path, counted: str) -> None:
+    def users(*, counts: bool) -> Config:
+        return collection([{"name": "user", "rows": 9, "dim": 2, "counts": counts}])
+
+    before, after = local(users(counts=counted == "before")), local(users(counts=counted == "after"))
+    assign(before, "user", [1, 2], [[1, 0], [3, 4]])
+    path = before.save(str(tmp_path), 1)
+    after.load(path)
+    assign(after, "user", [2], [[4, 3]])
+    pair = path, after.save(str(tmp_path), 2)
+    of = told("drift", *pair)["tables"]["user"]["matrices"]["user"]
+    (row,) = of["most_moved"]
+    assert (of["moved"], of["trained"], of["head"]) == (1, None, None)
+    assert (row["id"], row["cosine"], row["updates"], row["updates_since"]) == (2, pytest.approx(0.96), None, None)
+    assert shown("drift", *pair)[5:] == [
+        "  user: 1 of 9 rows moved (11.1%)",
+        "    relative move: p50 0.2828, p90 0.2828, p99 0.2828, largest 0.2828",
+        "    cosine: p50 0.96, p10 0.96, p1 0.96, smallest 0.96",
+        "    head: not known, nor what was trained, as rows aren't counted in both (`counts = true` of the table)",
+        "    id 2: move 1.414, relative 0.2828, cosine 0.96",
+    ]

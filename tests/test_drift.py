@@ -266,30 +266,6 @@ def test_machines_get_one_document_and_as_many_rows_as_they_ask_for(pair: tuple[
     assert (last["id"], last["move"], last["relative"], last["cosine"]) == (1, 1.0, None, None)
 
 
-@pytest.mark.parametrize("counted", ["neither", "before", "after"])
-def test_what_was_not_counted_in_both_is_not_known_and_all_else_is(tmp_path: Path, counted: str) -> None:
-    def users(*, counts: bool) -> Config:
-        return collection([{"name": "user", "rows": 9, "dim": 2, "counts": counts}])
-
-    before, after = local(users(counts=counted == "before")), local(users(counts=counted == "after"))
-    assign(before, "user", [1, 2], [[1, 0], [3, 4]])
-    path = before.save(str(tmp_path), 1)
-    after.load(path)
-    assign(after, "user", [2], [[4, 3]])
-    pair = path, after.save(str(tmp_path), 2)
-    of = told("drift", *pair)["tables"]["user"]["matrices"]["user"]
-    (row,) = of["most_moved"]
-    assert (of["moved"], of["trained"], of["head"]) == (1, None, None)
-    assert (row["id"], row["cosine"], row["updates"], row["updates_since"]) == (2, pytest.approx(0.96), None, None)
-    assert shown("drift", *pair)[5:] == [
-        "  user: 1 of 9 rows moved (11.1%)",
-        "    relative move: p50 0.2828, p90 0.2828, p99 0.2828, largest 0.2828",
-        "    cosine: p50 0.96, p10 0.96, p1 0.96, smallest 0.96",
-        "    head: not known, nor what was trained, as rows aren't counted in both (`counts = true` of the table)",
-        "    id 2: move 1.414, relative 0.2828, cosine 0.96",
-    ]
-
-
 def test_a_snapshot_has_not_moved_from_itself(pair: tuple[str, str]) -> None:
     assert shown("drift", pair[0], pair[0])[4:] == ["table user:", "  user: 0 of 9 rows moved (0.0%), 0 trained"]
 

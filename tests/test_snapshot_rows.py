@@ -233,7 +233,7 @@ def test_snapshots_are_listed_verified_and_checked_without_a_server(saved: Path)
     assert checked["tensors"]["u.weight"]["rows"] == 3
     lines = shown("snapshot", "--check", saved)
     assert lines[0] == "version 7, written by 1 rank"
-    assert f"  {checked['tensors']['t.sum']['checksum']}  t.sum        200 rows  float32" in lines
+    assert f"  {checked['tensors']['t.sum']['checksum']}  t.sum      200 rows  float32" in lines
 
 
 def test_a_damaged_snapshot_is_told_with_the_place(saved: Path) -> None:
