@@ -231,7 +231,7 @@ def _wire_table(wire: Mapping[int, Measured]) -> Table:
 
 
 def _rounding_table(rounding: Mapping[int, Measured]) -> Table:
-    lines = [
+    lines: list[list[str | float | int]] = [
         [name, *(round(Spread.of(rounding[ids][name]).median * 1e6, 1) for ids in IDS)] for name in rounding[IDS[0]]
     ]
     columns = ["what", *(f"{ids:,} rows, µs" for ids in IDS)]

@@ -67,8 +67,8 @@ class Books:
         """bool [M]: which of these rows stay as they are; None if none does."""
         if self.frozen is None:
             return None
-        frozen_M = self.frozen.index_select(0, local_M) != 0
-        return frozen_M if frozen_M.any() else None
+        frozen_M = self.frozen.index_select(0, local_M)
+        return frozen_M != 0 if frozen_M.any() else None
 
     def read(self, local_M: Tensor) -> Tensor:
         """int32 [M, 3]: updates, sightings, and whether the row is frozen; what isn't kept is 0."""
@@ -80,6 +80,6 @@ class Books:
 
 
 def updates_as(dtype: torch.dtype, updates_N: Tensor) -> Tensor:
-    """Updates of rows as books of this dtype have them, from books with counts or without: what neither knows is how
-    many an update or none was."""
+    """Updates of rows as books of this dtype have them: without counts, whether there were any; where only that is
+    known, one."""
     return updates_N if updates_N.dtype == dtype else updates_N.clamp(0, 1).to(dtype)

@@ -90,8 +90,8 @@ def fill(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, 
     world = engine.world
     agree = world.gather if beside is None else meeting(world, beside)
     paced: Paced = iter if beside is None else Rest().between
-    targets = _targets(engine, snapshot)
     with everywhere(agree, "a snapshot can't be read"):
+        targets = _targets(engine, snapshot)
         _check_shapes(engine, snapshot, targets)
         _read_rows(snapshot, targets, world, paced)
         for name, vocabulary in engine.vocabularies.items():
@@ -199,7 +199,8 @@ def _check_shapes(engine: Engine, snapshot: Snapshot, targets: Mapping[str, Targ
     matrices, shapes = engine.matrices, {}
     for name, target in targets.items():
         matrix, told = matrices[name.rpartition(".")[0]], snapshot.tensors.get(name)
-        rounded = told is not None and _dtype(target) != told["dtype"] and target.rows.ndim > 1
+        converted = told is not None and _dtype(target) != told["dtype"]
+        rounded = converted and not name.endswith(".updates")
         shapes[name] = [matrix.rows, *([matrix.dim] if rounded else target.rows.shape[1:])]
     lost = {f"{name}.sum" for name, matrix in matrices.items() if matrix.dtype == "int8"}
     lost |= {f"{name}.sightings" for name, matrix in matrices.items() if not matrix.table.counts}
