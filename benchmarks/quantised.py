@@ -253,13 +253,13 @@ def _gather_table(gathers: Mapping[int, Mapping[int, Measured]]) -> Table:
 
 def _bytes_table(rows: int) -> Table:
     from embershard.config import parse_config
-    from embershard.engine.placement import BOOKKEEPING_BYTES, groups_of
+    from embershard.engine.placement import groups_of
 
     lines: list[list[str | float | int]] = []
     for group in groups_of(parse_config(_config(rows)), 1):
         state = 0 if group.state_shape is None else 4
-        lines.append([next(iter(group.slots)), group.bytes_per_row - state, state, BOOKKEEPING_BYTES])
-    columns = ["table", "bytes of a row", "of optimizer state", "of bookkeeping"]
+        lines.append([next(iter(group.slots)), group.bytes_per_row - state, state, group.book_bytes_per_row])
+    columns = ["table", "bytes of a row", "of optimizer state", "of books"]
     return Table(title=f"Memory, dim {DIM}, rowwise_adagrad", columns=columns, rows=lines)
 
 

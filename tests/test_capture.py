@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 ROWS = 40
 CONFIG = collection(
     [
-        {"name": "odd", "rows": ROWS, "dim": 3, "optimizer": {"kind": "adagrad"}},
+        {"name": "odd", "rows": ROWS, "dim": 3, "optimizer": {"kind": "adagrad"}, "counts": True},
         {"name": "half", "rows": ROWS, "dim": 4, "dtype": "float16"},
         {"name": "too", "rows": ROWS, "dim": 4, "dtype": "float16"},
         {"name": "plain", "rows": ROWS, "dim": 4, "optimizer": {"kind": "sgd"}},
@@ -61,7 +61,7 @@ def happen(subject: Subject, event: str, seed: int) -> None:
     ids = random.integers(0, ROWS, random.integers(1, 12))
     batch = FeatureBatch(feature=table.name, ids=ids)
     vectors = random.normal(size=(len(ids), table.dim)).astype(np.float32)
-    frozen_R = subject.state()[f"{table.name}.frozen"]
+    frozen_R = subject.state().get(f"{table.name}.frozen", np.zeros(ROWS))
     match event:
         case "gradients":
             subject.update([FeatureUpdate(batch=batch, gradients=vectors)])

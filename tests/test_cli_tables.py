@@ -17,11 +17,12 @@ CONFIG = """
 collection = { name = "shop" }
 optimizer = { kind = "sgd", learning_rate = 1.0 }
 tables = [
-    { name = "item", rows = 20, dim = 4, features = ["item", "seen_with"] },
+    { name = "item", rows = 20, dim = 4, features = ["item", "seen_with"], counts = true },
     { name = "more", rows = 20, dim = 4 },
     { name = "word", rows = 4, dim = 4, ids = { names = "words.txt" } },
     { name = "zip", rows = 16, dim = 4, ids = { kind = "hashed" } },
-    { name = "query", rows = 20, dim = 4, pooling = "sum", ids = { kind = "vocabulary", fallback_rows = 8 } },
+    { name = "query", rows = 20, dim = 4, pooling = "sum", counts = true, \
+      ids = { kind = "vocabulary", fallback_rows = 8 } },
     { name = "low", rows = 20, dim = 8, factor = { kind = "low_rank", rank = 2 }, scale = "sqrt_dim" },
     { name = "still", rows = 9, dim = 4, factor = { kind = "quotient_remainder" }, normalise = "l2", frozen = true },
 ]
@@ -68,10 +69,10 @@ def update(request: object) -> int:
 
 def test_describe_tells_what_rows_are_made_of(client: Client) -> None:
     tables = {table["name"]: table for table in told("describe")["tables"]}
-    made = ("factor", "scale", "normalise", "frozen")
-    assert [tables["item"][name] for name in made] == ["none", "none", "none", False]
-    assert [tables["low"][name] for name in made] == ["low_rank", "sqrt_dim", "none", False]
-    assert [tables["still"][name] for name in made] == ["quotient_remainder", "none", "l2", True]
+    made = ("factor", "scale", "normalise", "frozen", "counts")
+    assert [tables["item"][name] for name in made] == ["none", "none", "none", False, True]
+    assert [tables["low"][name] for name in made] == ["low_rank", "sqrt_dim", "none", False, False]
+    assert [tables["still"][name] for name in made] == ["quotient_remainder", "none", "l2", True, False]
     assert tables["low"]["parameters"] == 20 * 2 + 2 * 8
     lines = {line.split()[0]: line for line in shown("describe") if line.startswith("  ")}
     assert "  low_rank, sqrt_dim " in lines["low"]

@@ -30,7 +30,8 @@ KINDS = {
     "pair": 'factor = { kind = "quotient_remainder" }\nnormalise = "layer"',
 }
 SHOP = '[collection]\nname = "shop"\n[limits]\nmessage_bytes = 65536\n' + "".join(
-    f'[[tables]]\nname = "{kind}_{dtype}"\nrows = 40\ndim = 6\ndtype = "{dtype}"\ninit = {{ scale = 0.5 }}\n{more}\n'
+    f'[[tables]]\nname = "{kind}_{dtype}"\nrows = 40\ndim = 6\ncounts = true\n'
+    f'dtype = "{dtype}"\ninit = {{ scale = 0.5 }}\n{more}\n'
     for dtype in DTYPES
     for kind, more in KINDS.items()
 )

@@ -23,6 +23,7 @@ TABLES = """
 name = "word"
 rows = {rows}
 dim = 4
+counts = true
 ids = {{ {names} }}
 {factor}
 [[tables]]

@@ -19,17 +19,20 @@ name = "several"
 [limits]
 group_timeout_s = 20
 [[tables]]
+counts = true
 name = "item"
 rows = 500
 dim = 8
 optimizer = { kind = "adagrad" }
 [[tables]]
+counts = true
 name = "query"
 rows = 64
 dim = 4
 pooling = "mean"
 ids = { kind = "vocabulary", fallback_rows = 16, admit_after = 2 }
 [[tables]]
+counts = true
 name = "context"
 rows = 300
 dim = 8

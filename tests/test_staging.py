@@ -217,7 +217,7 @@ BAD: dict[str, Callable[[Arrays, dict[str, str]], object]] = {
 
 def _word_row(arrays: Arrays) -> Arrays:
     """A row that an id owns, by its number."""
-    shapes = {"weight/word": (1, 4), "updates/word": 1, "sightings/word": 1}
+    shapes = {"weight/word": (1, 4), "updates/word": 1}
     return {"rows/word": np.array([6])} | {name: np.zeros(of, arrays[name].dtype) for name, of in shapes.items()}
 
 

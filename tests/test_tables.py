@@ -69,7 +69,7 @@ def test_lookups_never_admit_and_count_only_if_they_are_told_to(implementation: 
 
 
 def test_a_row_that_changes_hands_inherits_nothing(implementation: Implementation) -> None:
-    build(implementation, VOCABULARY | {"fallback_rows": 8, "admit_after": 1})
+    build(implementation, VOCABULARY | {"fallback_rows": 8, "admit_after": 1}, counts=True)
     update(implementation, [1])
     update(implementation, [1], gradients=np.full((1, 3), 5.0))
     before = implementation.state()
@@ -84,7 +84,7 @@ def test_a_row_that_changes_hands_inherits_nothing(implementation: Implementatio
 
 
 def test_an_id_whose_time_is_over_leaves_an_empty_row(implementation: Implementation) -> None:
-    build(implementation, VOCABULARY | {"admit_after": 1, "evict": "ttl", "ttl_s": 10})
+    build(implementation, VOCABULARY | {"admit_after": 1, "evict": "ttl", "ttl_s": 10}, counts=True)
     update(implementation, [1, 2], now_s=100)
     update(implementation, [2], now_s=109)
     update(implementation, [2], now_s=110)
@@ -243,7 +243,7 @@ def test_what_can_not_grow_says_why_and_stays(implementation: Implementation) ->
 
 
 def test_updates_are_counted_once_a_step_and_sightings_each_time(implementation: Implementation) -> None:
-    build(implementation, {"padding": 0}, pooling="sum")
+    build(implementation, {"padding": 0}, pooling="sum", counts=True)
     update(implementation, ([1, 1, 2, 0], np.array([3, 1], np.int32)), gradients=np.ones((2, 3)))
     update(implementation, ([2], np.array([1], np.int32)), gradients=np.ones((1, 3)))
     asked = FeatureBatch.of("t", ([1, 2, 3, 0], np.array([4], np.int32)))

@@ -8,29 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.follow import follow
 from support.scenario import ID_KINDS, OPTIMIZERS, collection, everything, random_batch, random_updates
 from support.subject import Subject, local
 
 from embershard.config import Config
-from embershard.engine.delta import Written, write_delta
+from embershard.engine.delta import Written
 from embershard.engine.growth import Growth
 from embershard.engine.publication import Publication
-from embershard.engine.touched import Changes, Touched
+from embershard.engine.touched import Touched
 from embershard.errors import InvalidInput
 from embershard.store.delta_files import write_delta_file
 from embershard.store.delta_reading import read_delta
 from embershard.store.manifest import open_snapshot
 from embershard.store.snapshot_changes import changes_between
 from embershard.types import FeatureBatch, FeatureUpdate
-
-
-def follow(follower: Subject, changes: Changes, folder: Path) -> Written:
-    """Writes a file, reads it and serves it."""
-    file = write_delta_file(folder, "job", 1, changes)
-    publication = Publication(publisher="job", number=1, delta=True, files=[file], layout="")
-    delta = read_delta(folder, publication, follower.engine, follower.engine.world.gather)
-    assert delta.fits(follower.engine)
-    return write_delta(follower.engine, delta)
 
 
 def compare(job: Subject, follower: Subject, config: Config, now_s: int) -> None:

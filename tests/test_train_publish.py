@@ -20,7 +20,7 @@ from embershard.engine.world import SoloWorld
 from embershard.errors import EmbershardError, TrainingError
 from embershard.train.batches import Batch
 from embershard.train.run import Run
-from embershard.types import FeatureBatch
+from embershard.types import FeatureBatch, Provenance
 
 TABLES = collection("rowwise_adagrad", 0.1) + VOCABULARY
 JOB = DLRM.replace("tags = {} }", "tags = {}, zip = {} }")
@@ -41,10 +41,10 @@ def test_what_is_served_is_what_was_learned(tmp_path: Path) -> None:
             assert result is not None
             assert result["published"]["step"] == 48
             assert result["published"]["delta"]
-            served = client.lookup(ASKED, min_version=result["published"]["version"], with_counts=True)
+            served = client.lookup(ASKED, min_version=result["published"]["version"], with_provenance=True)
             for name, vectors in zip(ASKED, expected.vectors, strict=True):
                 assert (served[name] == vectors.numpy()).all()
-            assert (served.updates["user_id"] > 0).all()
+            assert (served.provenance["user_id"] == Provenance.OWN_ROW).all()
 
 
 def test_ranks_publish_to_ranks(tmp_path: Path, world: Callable[[int], Ranks]) -> None:

@@ -21,18 +21,21 @@ seed = 7
 [[tables]]
 name = "user"
 rows = 100
+counts = true
 dim = 6
 ids = { padding = 0 }
 
 [[tables]]
 name = "query"
 rows = 12
+counts = true
 dim = 4
 ids = { kind = "vocabulary", fallback_rows = 8, admit_after = 2 }
 
 [[tables]]
 name = "zip"
 rows = 64
+counts = true
 dim = 4
 ids = { kind = "hashed" }
 factor = { kind = "low_rank", rank = 2 }

@@ -41,6 +41,7 @@ def _table(engine: Engine, table: TableSpec, size: int) -> pb.Table:
         scale=table.scale if table.scale != "none" else "",
         normalise=table.normalise if table.normalise != "none" else "",
         frozen=table.frozen,
+        counts=table.counts,
         rank=getattr(table.factor, "rank", 0),
         remainders=table.remainders,
         numbers_per_id=table.numbers_per_id,

@@ -124,9 +124,9 @@ class Servicers:
             await self._do(LookupJob(read=Read.of([], 0), min_version=request.min_version), call)
         collection = self._collection_of(request.pinned_version)
         batches = [codec.decode_batch(feature) for feature in request.features]
-        as_stored = request.dtype == pb.D_TYPE_INT8
         ids = sum([len(batch.ids) for batch in batches])
-        read = await self._prepared(ids, lambda: collection.read(batches, as_stored=as_stored))
+        options = {"as_stored": request.dtype == pb.D_TYPE_INT8, "with_counts": request.with_counts}
+        read = await self._prepared(ids, lambda: collection.read(batches, **options))
         call.hold(ANSWER_COPIES * self._checked_size(read, request))
         answer = await self._answer(read, request, call)
         return encoded(read, answer, request)

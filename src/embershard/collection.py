@@ -76,9 +76,9 @@ class IdCounts:
     provenance_N: NDArray[np.uint8]
     """Where each vector comes from: `Provenance`."""
     updates_N: NDArray[np.int32]
-    """How many updates have moved its rows: the one that was moved least."""
+    """How many updates have moved its rows: the one that was moved least; of tables without counts 1 if any has."""
     sightings_N: NDArray[np.int32]
-    """How often updates have named ids that have these rows, likewise."""
+    """How often updates have named ids that have these rows, likewise; of tables without counts 0."""
 
     @classmethod
     def of(cls, part: RowBatch, books: Sequence[Tensor]) -> IdCounts:
@@ -103,13 +103,15 @@ class Collection:
         self.config, self.generation, self.bounded = config, generation, bounded
         self.table_of: dict[str, TableSpec] = {feature: table for table in config.tables for feature in table.features}
 
-    def read(self, batches: Sequence[FeatureBatch], *, as_stored: bool = False) -> Read:
-        """A lookup of these batches; `as_stored` is as `Read` has it.
+    def read(self, batches: Sequence[FeatureBatch], *, as_stored: bool = False, with_counts: bool = False) -> Read:
+        """A lookup of these batches; `as_stored` is as `Read` has it, and `with_counts` tells whether it wants them.
 
         Raises:
-            InvalidInput: an unknown or repeated feature, a bad id, too many ids.
+            InvalidInput: an unknown or repeated feature, a bad id, too many ids, counts that aren't kept.
         """
         numbers = self.count(batches)
+        if with_counts:
+            self._check_counts(batches)
         parts = [self._row_batch(batch) for batch in batches]
         return Read.of(parts, numbers, self.generation, as_stored=as_stored)
 
@@ -161,6 +163,15 @@ class Collection:
     def numbers(self, batch: FeatureBatch) -> int:
         """Numbers of the stored rows, or of the vectors if those are larger, of all ids of a batch."""
         return len(batch.ids) * self._table(batch.feature).numbers_per_id
+
+    def _check_counts(self, batches: Sequence[FeatureBatch]) -> None:
+        for batch in batches:
+            if not (table := self._table(batch.feature)).counts:
+                raise InvalidInput(
+                    f"feature {batch.feature!r}: table {table.name!r} doesn't keep how often its rows were updated and "
+                    "sighted: leave with_counts out, or write `counts = true` in the configuration of the table, "
+                    "which takes 8 bytes a row"
+                )
 
     def _check_numbers(self, numbers: int) -> None:
         most = self.config.limits.numbers_per_request

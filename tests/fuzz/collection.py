@@ -17,12 +17,14 @@ log = "os"
 kind = "rowwise_adagrad"
 [[tables]]
 name = "user"
+counts = true
 rows = 50
 dim = 3
 features = ["user", "friend"]
 ids = { kind = "direct", padding = 0 }
 [[tables]]
 name = "word"
+counts = true
 rows = 20
 dim = 2
 scale = "sqrt_dim"
@@ -30,6 +32,7 @@ ids = { kind = "direct", names = "words.txt" }
 optimizer = { kind = "sgd", learning_rate = 0.1 }
 [[tables]]
 name = "half"
+counts = true
 rows = 30
 dim = 4
 dtype = "float16"
@@ -43,6 +46,7 @@ pooling = "mean"
 ids = { kind = "hashed", hashes = 2, signed = true, padding = "<pad>" }
 [[tables]]
 name = "query"
+counts = true
 rows = 30
 dim = 4
 dtype = "float16"
@@ -56,12 +60,14 @@ ids = { kind = "vocabulary", fallback_rows = 4, evict = "ttl", ttl_s = 86_400 }
 factor = { kind = "low_rank", rank = 2 }
 [[tables]]
 name = "low"
+counts = true
 rows = 30
 dim = 6
 factor = { kind = "low_rank", rank = 2 }
 normalise = "l2"
 [[tables]]
 name = "pair"
+counts = true
 rows = 30
 dim = 4
 pooling = "sum"

@@ -61,6 +61,7 @@ init = {{ kind = "normal", scale = 0.3 }}
 [[tables]]
 name = "item"
 rows = {ITEMS}
+counts = true
 dim = {DIM}
 features = ["item_id", "history"]
 ids = {{ kind = "direct", padding = 0 }}

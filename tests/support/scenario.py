@@ -56,6 +56,8 @@ def everything(optimizer: str, pooling: str, ids: str) -> Config:
         if table["ids"]["kind"] == "vocabulary":
             table["ids"]["fallback_rows"] = 2 + table["rows"] // 4
     tables.append({"name": "single", "rows": 1, "dim": 4, "pooling": pooling})
+    for table in tables[::2]:
+        table["counts"] = True
     return collection(tables, kind=optimizer, learning_rate=0.1)
 
 

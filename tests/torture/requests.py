@@ -24,6 +24,7 @@ kind = "rowwise_adagrad"
 learning_rate = 0.1
 [[tables]]
 name = "user"
+counts = true
 rows = 12
 dim = 4
 features = ["user", "friend"]
@@ -37,6 +38,7 @@ pooling = "mean"
 ids = {{ kind = "hashed", hashes = 2, signed = true }}
 [[tables]]
 name = "word"
+counts = true
 rows = 14
 dim = 4
 pooling = "sum"
@@ -49,6 +51,7 @@ dim = 2
 ids = {{ kind = "vocabulary", fallback_rows = 3, evict = "ttl", ttl_s = 2 }}
 [[tables]]
 name = "low"
+counts = true
 rows = 15
 dim = 6
 normalise = "l2"
@@ -74,6 +77,8 @@ PROJECTED = "low"
 POOLED = ("zip", "word")
 OWNING = ("user", "friend", "word", "fresh")
 """Features whose ids own plain rows, which can be overwritten and frozen."""
+COUNTED = {"user", "friend", "word", "low"}
+"""Features whose tables keep counts."""
 STARTABLE = (*OWNING, "low")
 GROWING = {"user": 12, "word": 14, "fresh": 12, "low": 15, "pair": 20}
 """Tables that may grow, and the rows with which they begin."""
@@ -101,7 +106,7 @@ def lookup(random: np.random.Generator, *, min_version: int = 0, pinned: int = 0
         features=batches,
         min_version=min_version,
         pinned_version=pinned,
-        with_counts=told,
+        with_counts=told and COUNTED.issuperset(map(str, features)),
         with_provenance=told,
     )
     return request.SerializeToString()

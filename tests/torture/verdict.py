@@ -123,10 +123,11 @@ class Verdict:
         answer = codec.decode_answer(seen.response, pb.D_TYPE_FLOAT32)
         for number, (feature, vectors) in enumerate(answer.items()):
             wanted = [(vectors, found.vectors[number].numpy())]
-            if feature in answer.updates:
+            if feature in answer.provenance:
                 counts = found.counts[number]
+                wanted.append((answer.provenance[feature], counts.provenance_N))
+            if feature in answer.updates:
                 wanted += [(answer.updates[feature], counts.updates_N), (answer.sightings[feature], counts.sightings_N)]
-                wanted += [(answer.provenance[feature], counts.provenance_N)]
             if not all(self._alike(feature, told, true) for told, true in wanted):
                 pinned = ", pinned," if seen.pinned else ""
                 self._history.fail(f"version {seen.version}{pinned} has other vectors of {feature} than were told")

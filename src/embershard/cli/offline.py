@@ -40,8 +40,9 @@ the updates before + since. Rows are those of one id where ids own rows, else of
 
 The head is the rows that had half of all sightings before. A warning tells where any of them moved far (to a cosine
 under 0.9, or by over half its length) on narrow data: spread, by the entropy of its sightings, over under half as many
-rows as what came before. A frozen row that moved is a problem, and the exit status 1. With --json: {"before": {…},
-"after": {…}, "tables": {"user": {"rows": {…}, "ids": null, "matrices": {"user": {"compared": 100000, "moved": 512,
+rows as what came before. A frozen row that moved is a problem, and the exit status 1. Head and updates are known only
+where both snapshots are of a table with `counts = true`; else JSON has null. With --json: {"before": {…}, "after": {…},
+"tables": {"user": {"rows": {…}, "ids": null, "matrices": {"user": {"compared": 100000, "moved": 512,
 "trained": 512, "relative": {"p50": 0.01, "p90": 0.1, "p99": 0.2, "largest": 0.3}, "cosine": {"p50": 1.0, "p10": 0.99,
 "p1": 0.98, "smallest": 0.95}, "most_moved": [{"id": 7, …}, …], "head": {…}, …}}}}, "problems": [], "warnings": []}.
 """

@@ -150,7 +150,8 @@ def _add_reading(one: ArgumentParser) -> None:
     one.add_argument(
         "--counts",
         action="store_true",
-        help="tell of each id how many updates have moved its rows, and how often updates have named ids with them",
+        help="tell of each id how many updates have moved its rows, and how often updates have named ids with them; of "
+        "tables with `counts = true`",
     )
 
 

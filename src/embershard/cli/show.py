@@ -97,6 +97,7 @@ def description_document(description: pb.DescribeResponse) -> dict[str, Any]:
                 "scale": table.scale or "none",
                 "normalise": table.normalise or "none",
                 "frozen": table.frozen,
+                "counts": table.counts,
                 "parameters": table.parameters,
                 "vocabulary": _vocabulary(table),
             }

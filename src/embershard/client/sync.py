@@ -72,7 +72,7 @@ class Client(AdminCalls):
         `min_version` waits for a version, so that you read your own writes; `pinned_version` reads a loaded snapshot,
         which never changes, and not what is served; `fingerprint` refuses another collection;
         `with_provenance` tells for each id where its vector comes from (`Provenance`), `with_counts` how many updates
-        have moved its rows, and how often updates have named ids with these rows.
+        have moved its rows, and how often updates have named ids with these rows; of tables that keep counts.
         """
         request = lookup_request(
             features,

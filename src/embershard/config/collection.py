@@ -23,6 +23,9 @@ from embershard.config.specs import (
 from embershard.config.tables import Matrix, TableSpec
 from embershard.errors import InvalidInput
 
+_NO_SETTINGS = ("name", "rows", "counts")
+"""What of a table doesn't decide how an update changes rows."""
+
 
 @dataclass(frozen=True, kw_only=True, config=CLOSED)
 class LimitSpec:
@@ -136,7 +139,7 @@ class Config:
         tables = {}
         for table in self.tables:
             described = {**asdict(table), "optimizer": asdict(self.optimizer_of(table)), "ids": _policy(table)}
-            tables[table.name] = {key: value for key, value in described.items() if key not in ("name", "rows")}
+            tables[table.name] = {key: value for key, value in described.items() if key not in _NO_SETTINGS}
         return {"clients_remembered": self.limits.clients_remembered, "tables": tables}
 
     @property

@@ -69,6 +69,9 @@ class TableSpec:
     """How gradients move rows; none given: the collection's."""
     frozen: Annotated[bool, Field(strict=True)] = False
     """Whether the table stays bit for bit as it is: gradients have no effect, and other changes are refused."""
+    counts: Annotated[bool, Field(strict=True)] = False
+    """Whether it keeps how often each row was updated and sighted: 8 bytes a row; else one byte tells whether an update
+    has reached it. May be turned on and off: counts then begin with what is known."""
 
     def __post_init__(self) -> None:
         if not self.features:

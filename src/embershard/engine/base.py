@@ -149,11 +149,11 @@ class Engine(ABC):
         return self._each(rows, active, read)
 
     def books(self, rows: Mapping[str, Tensor], active: Collection[str]) -> dict[str, Tensor]:
-        """What is known of each row, {matrix: int32 [M, 3]}: updates, sightings, and whether it is frozen."""
+        """What is known of each row, {matrix: int32 [M, 3]}: updates, sightings, and whether it is frozen (`Books`)."""
         return self._each(
             rows,
             active,
-            lambda group, physical_M: self._from_owners(group, physical_M, self.shards[group.name].books),
+            lambda group, physical_M: self._from_owners(group, physical_M, self.shards[group.name].books.read),
         )
 
     def apply(self, rows: Mapping[str, Tensor], gradients: Mapping[str, Tensor], active: Collection[str]) -> None:

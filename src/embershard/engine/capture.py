@@ -66,8 +66,8 @@ class Capture:
         self._watched = [_Watched(shard) for shard in shards]
         # Numbers of many bytes come first: so each has a place in the file that is a multiple of its size.
         self._strips = sorted(
-            ((watched, kind) for watched in self._watched for kind in watched.shard.kinds),
-            key=lambda strip: -strip[0].shard.kinds[strip[1]].itemsize,
+            ((watched, kind) for watched in self._watched for kind in watched.kinds),
+            key=lambda strip: -strip[0].kinds[strip[1]].itemsize,
         )
         self._slices = self._cut()
 
@@ -104,12 +104,13 @@ class _Watched:
     """
 
     def __init__(self, shard: Shard) -> None:
-        self.shard, self._kinds = shard, shard.kinds
+        self.shard, self.kinds = shard, shard.kinds
+        """The shard, and what there was of its rows: where none was frozen, some may be by now."""
         self._place_R = torch.full((shard.group.block_rows,), -1, dtype=torch.int32, device=shard.weight.device)
         """Where a row that has changed is among those put aside."""
         self._starts: list[int] = []
         """The place with which each room begins."""
-        self._rooms: dict[str, list[Tensor]] = {kind: [] for kind in self._kinds}
+        self._rooms: dict[str, list[Tensor]] = {kind: [] for kind in self.kinds}
         """{kind: rows as they were}, of the kinds that are still to be copied."""
         self._used, self._room = 0, 0
         """Places that are taken, and that there are."""
@@ -118,7 +119,7 @@ class _Watched:
 
     def parts(self, kind: str) -> list[tuple[Part, int]]:
         """The matrices' shares of one kind of tensor, each with the row of the shard at which it begins."""
-        tensor, rank, dim = self._kinds[kind], self.shard.rank, self.shard.group.stored_dim
+        tensor, rank, dim = self.kinds[kind], self.shard.rank, self.shard.group.stored_dim
         found = []
         for name, slot in self.shard.group.slots.items():
             first, stop = slot.held(rank)
@@ -136,7 +137,7 @@ class _Watched:
         """Rows of the shard as they were when the capture began."""
         if self._failure:
             raise self._failure
-        copied = self._narrow(self._kinds[kind][local]).to("cpu", copy=True, memory_format=torch.contiguous_format)
+        copied = self._narrow(self.kinds[kind][local]).to("cpu", copy=True, memory_format=torch.contiguous_format)
         place_n = self._place_R[local].cpu()
         changed_m = (place_n >= 0).nonzero()[:, 0]
         place_m = place_n[changed_m]
@@ -171,10 +172,10 @@ class _Watched:
             self._starts.append(self._room)
             for kind, rooms in self._rooms.items():
                 size = max(len(fresh_m), self._room, _LEAST_ROOM)
-                rooms.append(torch.empty(size, *self._kinds[kind].shape[1:], dtype=self._kinds[kind].dtype))
+                rooms.append(torch.empty(size, *self.kinds[kind].shape[1:], dtype=self.kinds[kind].dtype))
             self._used, self._room = self._room, self._room + size
         start, self._used = self._used, self._used + len(fresh_m)
         for kind, rooms in self._rooms.items():
-            before = self._kinds[kind].index_select(0, fresh_m)  # several times as fast as indexing
+            before = self.kinds[kind].index_select(0, fresh_m)  # several times as fast as indexing
             rooms[-1][start - self._starts[-1] :][: len(fresh_m)].copy_(before)
         self._place_R[fresh_m] = torch.arange(start, self._used, dtype=torch.int32, device=fresh_m.device)

@@ -211,6 +211,8 @@ class _Part:
 
     def _move(self, local_M: Tensor) -> None:
         rows_M, physical_M = moves(self.old.group, self.new.group, self._engine.world.rank, local_M)
+        if self.old.books.frozen is not None:
+            self.new.books.expect_frozen()
         for kind, tensor in self.old.kinds.items():
             arrived_M, arrived = self._engine.to_owners(self.new.group, physical_M, tensor[rows_M])
             assert arrived is not None

@@ -1,8 +1,9 @@
 """Where each row lives: the one module that knows row → shard.
 
-Matrices that move alike (same dim, dtype and optimizer) are stacked into one *group*, because every gather costs a
-fixed amount a matrix: 26 small ones in one stack answer in a third of the time. Each matrix is cut row-wise into blocks
-of ceil(rows / world size) rows, rank r has block r of every matrix of the stack, one under the other:
+Matrices that move alike (same dim, dtype and optimizer), and are counted alike, are stacked into one *group*, because
+every gather costs a fixed amount a matrix: 26 small ones in one stack answer in a third of the time. Each matrix is cut
+row-wise into blocks of ceil(rows / world size) rows, rank r has block r of every matrix of the stack, one under the
+other:
 
     rank 0                      rank 1
     ┌ user 0 … 49 ┐             ┌ user 50 … 99 ┐
@@ -28,8 +29,6 @@ from embershard.codec import INT8_TAIL
 if TYPE_CHECKING:
     from embershard.config import Config, Matrix, OptimizerSpec
 
-BOOKKEEPING_BYTES = 9
-"""A row's, beside what is learned: two counts of 32 bits, and whether it is frozen."""
 _KERNEL_DIM = 4
 """FBGEMM's kernels want dims that are multiples of four."""
 
@@ -66,7 +65,7 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """Matrices that are stacked: same dim, dtype and optimizer."""
+    """Matrices that are stacked: same dim, dtype and optimizer, and counted alike."""
 
     name: str
     """Unique in the collection."""
@@ -78,6 +77,8 @@ class Group:
     """Of the stored rows; uint8 if they are int8 rows."""
     optimizer: OptimizerSpec
     """How gradients move rows."""
+    counts: bool
+    """Whether it is counted how often each row was updated and sighted."""
     block_rows: int
     """Rows a rank."""
     world_size: int
@@ -120,10 +121,15 @@ class Group:
         )
 
     @property
+    def book_bytes_per_row(self) -> int:
+        """Of what else is known of a row: two counts of 32 bits, or whether an update has reached it."""
+        return 8 if self.counts else 1
+
+    @property
     def bytes_per_rank(self) -> int:
-        """Rows, optimizer state, bookkeeping, and this rank's copies of what is shared."""
+        """Rows, optimizer state, books, and this rank's copies of what is shared."""
         shared = sum(slot.matrix.rows for slot in self.slots.values() if slot.matrix.shared)
-        return self.block_rows * (self.bytes_per_row + BOOKKEEPING_BYTES) + 4 * shared * self.dim
+        return self.block_rows * (self.bytes_per_row + self.book_bytes_per_row) + 4 * shared * self.dim
 
     def physical(self, rows: Mapping[str, Tensor]) -> tuple[Tensor, list[str], list[int]]:
         """The physical rows of those matrices that are in this group, one after the other; names and counts."""
@@ -161,12 +167,13 @@ def _repeated(numbers: list[int], counts: list[int]) -> Tensor:
 
 def groups_of(config: Config, world_size: int) -> list[Group]:
     """Stacks the matrices of a collection for a number of ranks."""
-    alike: dict[tuple[int, str, OptimizerSpec], list[Matrix]] = {}
+    alike: dict[tuple[int, str, OptimizerSpec, bool], list[Matrix]] = {}
     for matrix in config.matrices:
-        alike.setdefault((matrix.dim, matrix.dtype, config.optimizer_of(matrix.table)), []).append(matrix)
+        key = matrix.dim, matrix.dtype, config.optimizer_of(matrix.table), matrix.table.counts
+        alike.setdefault(key, []).append(matrix)
     return [
-        _stack(f"group{number}", matrices, dim, dtype, optimizer, world_size)
-        for number, ((dim, dtype, optimizer), matrices) in enumerate(alike.items())
+        _stack(f"group{number}", matrices, config.optimizer_of(matrices[0].table), world_size)
+        for number, matrices in enumerate(alike.values())
     ]
 
 
@@ -192,11 +199,9 @@ def moves(old: Group, new: Group, rank: int, local_M: Tensor) -> tuple[Tensor, T
     return torch.cat(rows), torch.cat(physical)
 
 
-def _stack(
-    name: str, matrices: Sequence[Matrix], dim: int, dtype: str, optimizer: OptimizerSpec, world_size: int
-) -> Group:
+def _stack(name: str, matrices: Sequence[Matrix], optimizer: OptimizerSpec, world_size: int) -> Group:
     blocks = [-(-matrix.rows // world_size) for matrix in matrices]
-    block_rows = sum(blocks)
+    block_rows, first = sum(blocks), matrices[0]
     offsets = [sum(blocks[:number]) for number in range(len(blocks))]
     return Group(
         name=name,
@@ -204,9 +209,10 @@ def _stack(
             matrix.name: Slot(matrix=matrix, block=block, offset=offset, block_rows=block_rows)
             for matrix, block, offset in zip(matrices, blocks, offsets, strict=True)
         },
-        dim=dim,
-        dtype=torch.uint8 if dtype == "int8" else getattr(torch, dtype),
+        dim=first.dim,
+        dtype=torch.uint8 if first.dtype == "int8" else getattr(torch, first.dtype),
         optimizer=optimizer,
+        counts=first.table.counts,
         block_rows=block_rows,
         world_size=world_size,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from embershard import codec
+from embershard.engine.books import updates_as
 from embershard.engine.delta import PUBLISHED, Delta, NewOwners, NewRows
 from embershard.errors import InvalidInput, SnapshotError
 from embershard.rowwise import WIDER, floats, stored_as
@@ -122,7 +123,7 @@ class _Reader:
         for matrix, slot in group.slots.items():
             first, stop = slot.held(self._engine.world.rank)
             last = -1
-            for file, numbers_n in self._having("rows", matrix):
+            for file, names, numbers_n in self._having("rows", matrix):
                 if numbers_n.dtype != torch.int64 or numbers_n.ndim != 1:
                     raise self._wrong(f"the rows of {matrix} are {numbers_n.dtype} {[*numbers_n.shape]}, not int64 [n]")
                 borders = torch.searchsorted(numbers_n, torch.tensor([first, stop]))
@@ -137,6 +138,9 @@ class _Reader:
                     continue
                 local.append(numbers_n[mine] - first + slot.local(self._engine.world.rank).start)
                 for kind, of_kind in pieces.items():
+                    if _uncounted(kind, f"{kind}/{matrix}", names):
+                        of_kind.append(like[kind].new_zeros(mine.stop - mine.start, device="cpu"))
+                        continue
                     whole = file.get_slice(f"{kind}/{matrix}")
                     if whole.get_shape()[:1] != [len(numbers_n)]:
                         raise self._wrong(f"{kind} of {matrix} has other rows than it says")
@@ -163,7 +167,8 @@ class _Reader:
         like = self._engine.shards[group.name].kinds
         kinds = {}
         for kind in (kind for kind in PUBLISHED if kind in like):
-            rows = torch.cat(ids[kind])
+            none = [like[kind].new_zeros(len(keys_n), device="cpu")] if _uncounted(kind, kind, ids) else None
+            rows = torch.cat(none or ids[kind])
             if len(rows) != len(keys_n):
                 raise self._wrong(f"{kind} of the ids of {table} has other rows than there are ids")
             checked = self._checked(f"{kind}/{table}", rows, like[kind], group)
@@ -186,6 +191,8 @@ class _Reader:
 
     def _checked(self, name: str, rows: Tensor, like: Tensor, group: Group) -> Tensor:
         """The rows as a shard has them; those of which it stores fewer bits are rounded."""
+        if name.startswith("updates/") and rows.dtype in (torch.int32, torch.uint8):
+            rows = updates_as(like.dtype, rows)
         dim = (group.stored_dim,) if like.ndim > 1 else ()
         rounded = rows.dtype in WIDER.get(like.dtype, ()) and rows.shape[1:] == (group.dim,)
         if not rounded and (rows.dtype != like.dtype or rows.shape[1:] != dim):
@@ -202,10 +209,10 @@ class _Reader:
         by_id = vocabulary is not None and self._engine.config.table(matrix).owns_rows
         return vocabulary.first_row if vocabulary and by_id else self._engine.matrices[matrix].rows
 
-    def _having(self, name: str, of: str) -> Iterator[tuple[Any, Tensor]]:
+    def _having(self, name: str, of: str) -> Iterator[tuple[Any, Set[str], Tensor]]:
         for file, names in zip(self._files, self._names, strict=True):
             if f"{name}/{of}" in names:
-                yield file, file.get_tensor(f"{name}/{of}")
+                yield file, names, file.get_tensor(f"{name}/{of}")
 
     def _table(self, prefix: str, table: str) -> dict[str, list[Any]]:
         """{column: a tensor a file} of those files that tell it of a table."""
@@ -220,6 +227,11 @@ class _Reader:
 
     def _wrong(self, what: str) -> SnapshotError:
         return SnapshotError(f"{self._publication}: {what}; publish it anew")
+
+
+def _uncounted(kind: str, name: str, names: Container[str]) -> bool:
+    """Whether it is what a training job doesn't count: then a row is as in a snapshot of it, not sighted."""
+    return kind == "sightings" and name not in names
 
 
 def _stays(table: TableSpec) -> bool:

@@ -37,10 +37,10 @@ class RowDrift:
     """The same by |before|; NaN if that is 0 or something isn't finite."""
     cosine: float
     """Of before and after; NaN if either is 0 or something isn't finite."""
-    updates: int
-    """That had changed it before."""
-    updates_since: int
-    """That have changed it since, or since it started anew."""
+    updates: int | None
+    """That had changed it before; None: it isn't known, as the snapshots, or one of them, don't count."""
+    updates_since: int | None
+    """That have changed it since, or since it started anew; likewise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +51,8 @@ class MatrixDrift:
     """Rows that both have: of the same id where ids own rows, else of the same number."""
     moved: int
     """Of those, with a number that differs."""
-    trained: int
-    """Of those compared, that more updates have reached than before."""
+    trained: int | None
+    """Of those compared, that more updates have reached than before; None: it isn't known, as no counts are."""
     relative: Mapping[str, float] | None
     """Quantiles (`RELATIVE_QUANTILES`) among the rows that moved; None if it is defined for none."""
     cosine: Mapping[str, float] | None
@@ -65,8 +65,8 @@ class MatrixDrift:
     """Of those, that moved all the same, which must never be."""
     frozen_most_moved: Sequence[RowDrift]
     """Of those, that moved farthest."""
-    head: HeadDrift
-    """What became of the rows that matter most."""
+    head: HeadDrift | None
+    """What became of the rows that matter most; None: it isn't known which they are, as no counts are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,11 +142,14 @@ def _matrix(
     which = which_M, now_M = pairs(before, after, matrix, *ids)
     was, now = (_books(side, matrix) for side in (before, after))
     moves = Moves.of(before, after, matrix, which)
-    updates_M, sightings_R = was["updates"][which_M], now["sightings"].clone()
-    updates_since_M = _since(updates_M, now["updates"][now_M])
-    sightings_R[now_M] = _since(was["sightings"][which_M], sightings_R[now_M])
     frozen_M = (was["frozen"][which_M] & now["frozen"][now_M]) != 0
     frozen_V = frozen_M[moves.pairs_V]
+    updates_M, updates_since_M, head = None, None, None
+    if "sightings" in was and "sightings" in now:
+        updates_M, sightings_R = was["updates"][which_M], now["sightings"].clone()
+        updates_since_M = _since(updates_M, now["updates"][now_M])
+        sightings_R[now_M] = _since(was["sightings"][which_M], sightings_R[now_M])
+        head = head_drift(was["sightings"], sightings_R, which_M[moves.pairs_V], moves)
 
     def farthest(chosen_V: Tensor) -> list[RowDrift]:
         at_V = chosen_V.nonzero()[:, 0]
@@ -162,29 +165,30 @@ def _matrix(
             move=float(moves.move_V[at]),
             relative=float(moves.relative_V[at]),
             cosine=float(moves.cosine_V[at]),
-            updates=int(updates_M[pair]),
-            updates_since=int(updates_since_M[pair]),
+            updates=None if updates_M is None else int(updates_M[pair]),
+            updates_since=None if updates_since_M is None else int(updates_since_M[pair]),
         )
 
     return MatrixDrift(
         compared=len(now_M),
         moved=len(moves.pairs_V),
-        trained=int((updates_since_M > 0).sum()),
+        trained=None if updates_since_M is None else int((updates_since_M > 0).sum()),
         relative=quantiles(moves.relative_V, RELATIVE_QUANTILES),
         cosine=quantiles(moves.cosine_V, COSINE_QUANTILES),
         most_moved=farthest(torch.ones_like(frozen_V)),
         frozen=int(frozen_M.sum()),
         frozen_moved=int(frozen_V.sum()),
         frozen_most_moved=farthest(frozen_V),
-        head=head_drift(was["sightings"], sightings_R, which_M[moves.pairs_V], moves),
+        head=head,
     )
 
 
 def _books(snapshot: Snapshot, matrix: str) -> dict[str, Tensor]:
-    """{kind: [R]}: what is known of every row."""
-    tensors = {kind: f"{matrix}.{kind}" for kind in ("updates", "sightings", "frozen")}
-    read = read_tensors(snapshot, tensors.values())
-    return {kind: read[tensor] for kind, tensor in tensors.items()}
+    """{kind: [R]}: what is known of every row; sightings only where they are counted."""
+    names = {kind: f"{matrix}.{kind}" for kind in ("updates", "sightings", "frozen")}
+    read = read_tensors(snapshot, snapshot.tensors.keys() & names.values())
+    books = {kind: read[name] for kind, name in names.items() if name in read}
+    return {"frozen": torch.zeros(len(books["updates"]), dtype=torch.uint8)} | books
 
 
 def _since(before_M: Tensor, after_M: Tensor) -> Tensor:

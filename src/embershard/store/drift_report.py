@@ -21,7 +21,7 @@ _NAMED = 3
 def document(drift: Drift) -> dict[str, Any]:
     """All of it, and what is to be said of it: `problems`, which must never be, and `warnings`.
 
-    A number that isn't defined, or that JSON doesn't have, is null.
+    A number that isn't defined or known, or that JSON doesn't have, is null.
     """
     matrices = [
         (f"table {name!r}" + f" ({matrix})" * (matrix != name), told)
@@ -33,7 +33,7 @@ def document(drift: Drift) -> dict[str, Any]:
         "after": drift.after.identity,
         "tables": {name: _table(table) for name, table in drift.tables.items()},
         "problems": [_problem(where, told) for where, told in matrices if told.frozen_moved],
-        "warnings": [_warning(where, told.head) for where, told in matrices if told.head.overwritten],
+        "warnings": [_warning(where, told.head) for where, told in matrices if told.head and told.head.overwritten],
     }
 
 
@@ -61,18 +61,21 @@ def _table(table: TableDrift) -> dict[str, Any]:
 
 
 def _matrix(matrix: MatrixDrift) -> dict[str, Any]:
-    head = matrix.head
     return {
         **asdict(matrix),
         "most_moved": _rows(matrix.most_moved),
         "frozen_most_moved": _rows(matrix.frozen_most_moved),
-        "head": {
-            "rows": head.rows,
-            "moved": head.moved,
-            "far": head.far,
-            "effective_rows": dict(zip(("before", "since"), head.effective_rows, strict=True)),
-            "narrow": head.narrow,
-        },
+        "head": None if matrix.head is None else _head(matrix.head),
+    }
+
+
+def _head(head: HeadDrift) -> dict[str, Any]:
+    return {
+        "rows": head.rows,
+        "moved": head.moved,
+        "far": head.far,
+        "effective_rows": dict(zip(("before", "since"), head.effective_rows, strict=True)),
+        "narrow": head.narrow,
     }
 
 
@@ -115,19 +118,23 @@ def _matrix_lines(name: str, of: Mapping[str, Any]) -> Iterator[str]:
     share = of["moved"] / max(1, of["compared"])
     frozen = f", {of['frozen']:,} are frozen" * (of["frozen"] > 0)
     moved = f"{of['moved']:,} of {of['compared']:,} rows moved ({share:.1%})"
-    yield f"{name}: {moved}, {of['trained']:,} trained{frozen}"
+    trained = "" if of["trained"] is None else f", {of['trained']:,} trained"
+    yield f"{name}: {moved}{trained}{frozen}"
     for what, told in (("relative move", of["relative"]), ("cosine", of["cosine"])):
         if told is not None:
             yield f"  {what}: " + ", ".join(f"{quantile} {value:.4g}" for quantile, value in told.items())
     head = of["head"]
-    if of["moved"]:
+    if of["moved"] and head is None:
+        yield "  head: not known, nor what was trained, as rows aren't counted in both (`counts = true` of the table)"
+    elif of["moved"]:
         yield (
             f"  head: {head['moved']:,} of {head['rows']:,} rows moved, {head['far']:,} far; sightings spread as over "
             f"{head['effective_rows']['before']:,.1f} rows before, {head['effective_rows']['since']:,.1f} since"
         )
     for row in of["most_moved"]:
         numbers = ", ".join(f"{what} {_shown(row[what])}" for what in ("move", "relative", "cosine"))
-        yield f"  {_name(row)}: {numbers}, updates {row['updates']:,} + {row['updates_since']:,}"
+        updates = "" if row["updates"] is None else f", updates {row['updates']:,} + {row['updates_since']:,}"
+        yield f"  {_name(row)}: {numbers}{updates}"
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from embershard.config import layout_difference, narrowed, spelled_out
 from embershard.engine.beside import Rest
+from embershard.engine.books import updates_as
 from embershard.engine.publication import Published
 from embershard.errors import FingerprintMismatch, SnapshotError
 from embershard.rowwise import WIDER, stored_as
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from embershard.engine.clients import Clients
     from embershard.engine.world import World
     from embershard.store.manifest import Snapshot
+
+_OPTIONAL = ("sightings", "frozen")
+"""What a snapshot has only where it is counted, and where a row was frozen."""
 
 Paced = Callable[[Iterable[Any]], Iterator[Any]]
 """How one goes through much: at once (`iter`), or with rests between."""
@@ -81,13 +85,13 @@ def fill(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, 
     """Joint: as `load`, of a snapshot that is known to fit the engine's tables.
 
     Rows that are stored in fewer bits here than there are rounded as they come. What they become has no checksum, so
-    that those of files must do.
+    that those of files must do. Counts that one side doesn't keep are left out, or begin with what is known.
     """
     world = engine.world
     agree = world.gather if beside is None else meeting(world, beside)
     paced: Paced = iter if beside is None else Rest().between
-    targets = _targets(engine)
     with everywhere(agree, "a snapshot can't be read"):
+        targets = _targets(engine, snapshot)
         _check_shapes(engine, snapshot, targets)
         _read_rows(snapshot, targets, world, paced)
         for name, vocabulary in engine.vocabularies.items():
@@ -100,9 +104,12 @@ def fill(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, 
         exact = {name: target for name, target in targets.items() if not _rounds(target, snapshot.tensors[name])}
         mine = {name: _checksum(target, paced) for name, target in exact.items()}
     engine.published = Published(**snapshot.manifest["published"])
-    parts = agree(mine)
+    parts = agree((mine, [name for name, shard in engine.shards.items() if shard.books.any_frozen]))
+    for name, shard in engine.shards.items():
+        if not any(name in frozen for _, frozen in parts):
+            shard.books.frozen = None  # a byte a row that tells nothing
     for name in exact:
-        if total(part[name] for part in parts) != snapshot.tensors[name]["checksum"]:
+        if total(checksums[name] for checksums, _ in parts) != snapshot.tensors[name]["checksum"]:
             raise SnapshotError(
                 f"{snapshot.path}: the rows of {name} that were read add up to another checksum than those that were "
                 f"written: they are damaged, or this machine's memory is; {RESTORE}"
@@ -171,14 +178,20 @@ def _order(piece: Piece) -> tuple[int, int]:
     return piece.first, piece.rows
 
 
-def _targets(engine: Engine) -> dict[str, Target]:
+def _targets(engine: Engine, snapshot: Snapshot) -> dict[str, Target]:
     """This rank's rows."""
-    return {
-        f"{matrix}.{kind}": Target(first=slot.held(engine.world.rank)[0], rows=view)
-        for group in engine.groups
-        for matrix, slot in group.slots.items()
-        for kind, view in engine.shards[group.name].tensors(matrix).items()
-    }
+    targets = {}
+    for group in engine.groups:
+        shard = engine.shards[group.name]
+        if any(f"{matrix}.frozen" in snapshot.tensors for matrix in group.slots):
+            shard.books.expect_frozen()
+        for matrix, slot in group.slots.items():
+            for kind, view in shard.tensors(matrix).items():
+                if kind in _OPTIONAL and f"{matrix}.{kind}" not in snapshot.tensors:
+                    view.zero_()
+                else:
+                    targets[f"{matrix}.{kind}"] = Target(first=slot.held(engine.world.rank)[0], rows=view)
+    return targets
 
 
 def _check_shapes(engine: Engine, snapshot: Snapshot, targets: Mapping[str, Target]) -> None:
@@ -189,6 +202,7 @@ def _check_shapes(engine: Engine, snapshot: Snapshot, targets: Mapping[str, Targ
         rounds = told is not None and _rounds(target, told)
         shapes[name] = [matrix.rows, *([matrix.dim] if rounds else target.rows.shape[1:])]
     lost = {f"{name}.sum" for name, matrix in matrices.items() if matrix.dtype == "int8"}
+    lost |= {f"{name}.sightings" for name, matrix in matrices.items() if not matrix.table.counts}
     for name in sorted(shapes.keys() | (snapshot.tensors.keys() - lost)):
         there = snapshot.tensors.get(name, {}).get("shape")
         if there != shapes.get(name):
@@ -220,7 +234,9 @@ def _fill(
     for name, first, rows in paced(read(path, pieces, wanted, sha256)):
         start = first - targets[name].first
         into, arrived = targets[name].rows[start : start + len(rows)], torch.from_numpy(rows)
-        into.copy_(arrived if arrived.dtype == into.dtype else stored_as(into.dtype, arrived))
+        if arrived.dtype != into.dtype:
+            arrived = (stored_as if into.ndim > 1 else updates_as)(into.dtype, arrived)
+        into.copy_(arrived)
 
 
 def _rounds(target: Target, told: Mapping[str, Any]) -> bool:

@@ -104,6 +104,8 @@ def _places(before: dict[str, Any], after: dict[str, Any]) -> NDArray[np.int64]:
 
 
 def _differ(a: dict[str, Tensor], b: dict[str, Tensor]) -> Tensor:
-    """Whether anything of each row differs; both are of one shape."""
-    apart = [(a[kind] != b[kind]).view(len(b[kind]), b[kind][:1].numel() or 1).any(dim=1) for kind in b]
+    """Whether anything of each row differs; both are of one shape. What one of them doesn't count is 0 there."""
+    uncounted = torch.zeros(len(b["weight"]), dtype=torch.int32)
+    pairs = [(a.get(kind, uncounted), b.get(kind, uncounted)) for kind in a.keys() | b.keys()]
+    apart = [(one != other).view(len(other), other[:1].numel() or 1).any(dim=1) for one, other in pairs]
     return torch.stack(apart).any(dim=0)

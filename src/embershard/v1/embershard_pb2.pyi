@@ -152,7 +152,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "rows", "dim", "features", "pooling", "id_kind", "dtype", "optimizer", "learning_rate", "bytes", "factor", "scale", "normalise", "frozen", "rank", "remainders", "numbers_per_id", "parameters", "vocabulary")
+    __slots__ = ("name", "rows", "dim", "features", "pooling", "id_kind", "dtype", "optimizer", "learning_rate", "bytes", "factor", "scale", "normalise", "frozen", "counts", "rank", "remainders", "numbers_per_id", "parameters", "vocabulary")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
@@ -167,6 +167,7 @@ class Table(_message.Message):
     SCALE_FIELD_NUMBER: _ClassVar[int]
     NORMALISE_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     REMAINDERS_FIELD_NUMBER: _ClassVar[int]
     NUMBERS_PER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -186,12 +187,13 @@ class Table(_message.Message):
     scale: str
     normalise: str
     frozen: bool
+    counts: bool
     rank: int
     remainders: int
     numbers_per_id: int
     parameters: int
     vocabulary: Vocabulary
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., id_kind: _Optional[str] = ..., dtype: _Optional[str] = ..., optimizer: _Optional[str] = ..., learning_rate: _Optional[float] = ..., bytes: _Optional[int] = ..., factor: _Optional[str] = ..., scale: _Optional[str] = ..., normalise: _Optional[str] = ..., frozen: _Optional[bool] = ..., rank: _Optional[int] = ..., remainders: _Optional[int] = ..., numbers_per_id: _Optional[int] = ..., parameters: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., id_kind: _Optional[str] = ..., dtype: _Optional[str] = ..., optimizer: _Optional[str] = ..., learning_rate: _Optional[float] = ..., bytes: _Optional[int] = ..., factor: _Optional[str] = ..., scale: _Optional[str] = ..., normalise: _Optional[str] = ..., frozen: _Optional[bool] = ..., counts: _Optional[bool] = ..., rank: _Optional[int] = ..., remainders: _Optional[int] = ..., numbers_per_id: _Optional[int] = ..., parameters: _Optional[int] = ..., vocabulary: _Optional[_Union[Vocabulary, _Mapping]] = ...) -> None: ...
 
 class Vocabulary(_message.Message):
     __slots__ = ("capacity", "ids", "admitted", "evicted", "expired", "rejected", "own", "fallback", "bytes")
