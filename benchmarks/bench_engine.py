@@ -49,10 +49,10 @@ DTYPES: Final = {"float32": SparseType.FP32, "float16": SparseType.FP16}
 def measure(*, quick: bool) -> Outcome:
     """Every size of table, and every number of ids."""
     use_one_thread()
-    rounds = 3 if quick else 9
+    rounds = 2 if quick else 9
     sizes = [TARGET] if quick else [(r, d, t) for r in (10**6, 10**7) for d in (16, 64, 128) for t in DTYPES]
     seconds = {size: _gathers(*size, TARGET_IDS if quick else IDS, rounds) for size in sizes}
-    bandwidth = _bandwidth(10**6 if quick else 10**7, 3 if quick else 9)
+    bandwidth = _bandwidth(10**6 if quick else 10**7, rounds)
     fitting = {ids: seconds[TARGET][ids] for ids in TARGET_IDS}
     return Outcome(
         section="engine",

@@ -73,8 +73,7 @@ class Curve:
 def measure(*, quick: bool) -> Outcome:
     """All curves; few points if quick."""
     use_one_thread()
-    rounds = 3 if quick else 9
-    rows = ROWS[:3] if quick else ROWS
+    rounds, rows = (2, ROWS[:2]) if quick else (9, ROWS)
     by_rows = _by_rows(rows, rounds)
     curves = [
         *(

@@ -58,9 +58,9 @@ _ROW: Final = "--kind"
 def measure(*, quick: bool) -> Outcome:
     """Memory, ids, starts."""
     use_one_thread()
-    rows, repeats = (500_000, 1) if quick else (4_000_000, 3)
+    rows, repeats = (100_000, 1) if quick else (4_000_000, 3)
     kinds = ("direct", "vocabulary") if quick else tuple(KINDS)
-    owners, rounds, starts = (1_000_000, 3, 1) if quick else (10_000_000, 11, 5)
+    owners, rounds, starts = (200_000, 2, 1) if quick else (10_000_000, 11, 5)
     memory = {kind: [in_a_process(__file__, _ROW, kind, rows) for _ in range(repeats)] for kind in kinds}
     found = _finding(owners, rounds)
     started = _starting(starts)

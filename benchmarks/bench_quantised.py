@@ -61,7 +61,7 @@ WIRE: Final = {
 def measure(*, quick: bool) -> Outcome:
     """The wire, rounding itself, gathers of one process, and of two ranks."""
     use_one_thread()
-    rows, rounds = (100_000, 5) if quick else (1_000_000, 21)
+    rows, rounds = (20_000, 2) if quick else (1_000_000, 21)
     wire = _wire(rows, rounds)
     rounding = {ids: interleaved(_rounders(ids), rounds) for ids in IDS}
     gathers = {1: _one_process(rows, rounds), 2: _two_ranks(rows, rounds)}

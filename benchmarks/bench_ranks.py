@@ -38,8 +38,7 @@ RANK: Final = Path(__file__).with_name("bench_rank.py")
 def measure(*, quick: bool) -> Outcome:
     """One group of ranks after the other."""
     cores = os.cpu_count() or 1
-    worlds = (2,) if quick else (1, 2, 4)
-    rounds = 3 if quick else 11
+    worlds, rounds = ((2,), 1) if quick else ((1, 2, 4), 11)
     of_worlds = {world: on_ranks(RANK, world, rounds) for world in worlds}
     marks = {world: f"{world} ranks" + (", oversubscribed" if world > cores else "") for world in worlds}
     return Outcome(

@@ -64,7 +64,7 @@ class Setup:
 
 
 FULL: Final = Setup(rows=1_000_000, plan=Plan(rounds=9, slice_s=0.3), callers=(ONE, FOUR_THREADS, FOUR_PROCESSES))
-QUICK: Final = Setup(rows=50_000, plan=Plan(rounds=2, slice_s=0.05), callers=(ONE, FOUR_THREADS))
+QUICK: Final = Setup(rows=20_000, plan=Plan(rounds=1, slice_s=0.05), callers=(ONE, FOUR_THREADS))
 
 
 def measure(*, quick: bool) -> Outcome:
