@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 from bench_alone import alone
 from bench_tables import DISTINCT, Direct, batches_of, config_of, engine_of, turns_of, use_one_thread
-from clocks import Turns, interleaved
+from clocks import THREAD, Turns, interleaved
 from fbgemm_gpu.split_embedding_configs import SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
 from fbgemm_gpu.split_table_batched_embeddings_ops_inference import IntNBitTableBatchedEmbeddingBagsCodegen
@@ -132,10 +131,10 @@ def _bandwidth(rows: int, rounds: int) -> dict[int, list[float]]:
     def read(of_thread: Ids) -> float:
         """Bytes a second of a thread's own time, so that others who use the machine don't count."""
         out = np.ones((13_312, 64), np.float32)  # all that a thread writes to, so that no page is new
-        start = time.thread_time()
+        start = THREAD()
         for batch in of_thread:
             table.take(batch, axis=0, out=out, mode="clip")
-        return of_thread.size * 256 / (time.thread_time() - start)
+        return of_thread.size * 256 / (THREAD() - start)
 
     def bytes_per_s(threads: int) -> float:
         with ThreadPoolExecutor(threads) as pool:
