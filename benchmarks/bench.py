@@ -33,7 +33,7 @@ SECTIONS: Final = (
     "bench_ranks",
     "bench_growth",
     "bench_memory",
-    "quantised",
+    "bench_quantised",
 )
 """Modules with `measure(*, quick: bool) -> Outcome`, in the order of the report."""
 PEERS: Final = {"bench_serving": ("redis", "memcached"), "bench_features": ("redis",)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
-from outcome import Outcome, Table
+from outcome import Outcome, Table, told
 
 from embershard.quiet import quieten
 
@@ -20,14 +20,13 @@ def alone(measure: Callable[..., Outcome], about: str | None) -> None:
     for table in outcome.tables:
         print(shown(table), end="\n\n")
     for target in outcome.targets:
-        spread = f"{target.measured.median:.3g} ({target.measured.low:.3g} to {target.measured.high:.3g})"
         verdict = "holds" if target.holds else "MISSED"
-        print(f"{verdict}: {target.name}: {spread}, {target.sense} {target.target:g}. {target.note}")
+        print(f"{verdict}: {target.name}: {target.measured}, {target.sense} {told(target.target)}. {target.note}")
 
 
 def shown(table: Table) -> str:
     """A table in columns."""
-    cells = [list(table.columns), *([_shown(cell) for cell in row] for row in table.rows)]
+    cells = [list(table.columns), *([told(cell) for cell in row] for row in table.rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(table.columns))]
     lines = [
         "  ".join(
@@ -38,9 +37,3 @@ def shown(table: Table) -> str:
     ]
     note: Sequence[str] = [table.note] if table.note else []
     return "\n".join([table.title, *lines, *note])
-
-
-def _shown(cell: str | float | int) -> str:
-    if isinstance(cell, float):
-        return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
-    return f"{cell:,}" if isinstance(cell, int) else cell

@@ -14,23 +14,20 @@ from __future__ import annotations
 
 import copy
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
 from bench_alone import alone
-from bench_tables import DISTINCT, Turns, batches_of, config_of, engine_of, turns_of, use_one_thread
+from bench_tables import DISTINCT, Direct, batches_of, config_of, engine_of, turns_of, use_one_thread
+from clocks import THREAD, Turns, interleaved
 from fbgemm_gpu.split_embedding_configs import SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
 from fbgemm_gpu.split_table_batched_embeddings_ops_inference import IntNBitTableBatchedEmbeddingBagsCodegen
-from outcome import Outcome, Spread, Table, Target, interleaved
+from outcome import Outcome, Spread, Table, Target
 
-from embershard.collection import Collection
-from embershard.engine.steps import look_up
-from embershard.engine.work import work_of_reads
 from embershard.types import FeatureBatch
 
 if TYPE_CHECKING:
@@ -45,15 +42,16 @@ TARGET_IDS: Final = IDS[:3]
 TARGET: Final = (1_000_000, 64, "float32")
 PEERS: Final = ("index_select", "index_select, out", "numpy.take", "TBE, pooled", "TBE, no bags", "TBE inference")
 OURS: Final = ("gather", "checks", "look up")
+DTYPES: Final = {"float32": SparseType.FP32, "float16": SparseType.FP16}
 
 
 def measure(*, quick: bool) -> Outcome:
     """Every size of table, and every number of ids."""
     use_one_thread()
-    rounds = 3 if quick else 9
-    sizes = [TARGET] if quick else [(r, d, t) for r in (10**6, 10**7) for d in (16, 64, 128) for t in _DTYPES]
+    rounds = 2 if quick else 9
+    sizes = [TARGET] if quick else [(r, d, t) for r in (10**6, 10**7) for d in (16, 64, 128) for t in DTYPES]
     seconds = {size: _gathers(*size, TARGET_IDS if quick else IDS, rounds) for size in sizes}
-    bandwidth = _bandwidth(10**6 if quick else 10**7, 3 if quick else 9)
+    bandwidth = _bandwidth(10**6 if quick else 10**7, rounds)
     fitting = {ids: seconds[TARGET][ids] for ids in TARGET_IDS}
     return Outcome(
         section="engine",
@@ -65,9 +63,6 @@ def measure(*, quick: bool) -> Outcome:
             "random 256 B rows, bytes/s by threads": bandwidth,
         },
     )
-
-
-_DTYPES: Final = {"float32": SparseType.FP32, "float16": SparseType.FP16}
 
 
 def _gathers(rows: int, dim: int, dtype: str, sizes: tuple[int, ...], rounds: int) -> dict[int, dict[str, list[float]]]:
@@ -87,19 +82,11 @@ def _gathers(rows: int, dim: int, dtype: str, sizes: tuple[int, ...], rounds: in
 
 
 def _ours(engine: LocalEngine) -> dict[str, Callable[[Ids], object]]:
-    collection, names = Collection(engine.config), frozenset({"t0"})
-
-    def checked(ids_N: Ids) -> Any:
-        return collection.read([FeatureBatch(feature="t0", ids=ids_N)])
-
-    def looked_up(ids_N: Ids) -> object:
-        read = checked(ids_N)
-        return look_up(engine, [read], [], work_of_reads([read], []))
-
+    direct, names = Direct(engine), frozenset({"t0"})
     return {
         "gather": lambda ids_N: engine.gather({"t0": torch.from_numpy(ids_N)}, names),
-        "checks": checked,
-        "look up": looked_up,
+        "checks": lambda ids_N: direct.read([FeatureBatch(feature="t0", ids=ids_N)]),
+        "look up": lambda ids_N: direct.lookup({"t0": ids_N}),
     }
 
 
@@ -110,7 +97,7 @@ def _peers(engine: LocalEngine, ids: int, dtype: str) -> dict[str, Callable[[Ids
     unpooled = copy.copy(pooled)
     unpooled.pooling_mode = PoolingMode.NONE
     inference = IntNBitTableBatchedEmbeddingBagsCodegen(
-        [("t0", len(weight), weight.shape[1], _DTYPES[dtype], EmbeddingLocation.HOST)],
+        [("t0", len(weight), weight.shape[1], DTYPES[dtype], EmbeddingLocation.HOST)],
         pooling_mode=PoolingMode.NONE,
         weight_lists=[(weight.view(torch.uint8), None)],
         output_dtype=SparseType.FP32,
@@ -144,10 +131,10 @@ def _bandwidth(rows: int, rounds: int) -> dict[int, list[float]]:
     def read(of_thread: Ids) -> float:
         """Bytes a second of a thread's own time, so that others who use the machine don't count."""
         out = np.ones((13_312, 64), np.float32)  # all that a thread writes to, so that no page is new
-        start = time.thread_time()
+        start = THREAD()
         for batch in of_thread:
             table.take(batch, axis=0, out=out, mode="clip")
-        return of_thread.size * 256 / (time.thread_time() - start)
+        return of_thread.size * 256 / (THREAD() - start)
 
     def bytes_per_s(threads: int) -> float:
         with ThreadPoolExecutor(threads) as pool:
@@ -178,7 +165,7 @@ def _target(ids: int, measured: dict[str, list[float]]) -> Target:
 def _table(size: tuple[int, int, str], of_ids: dict[int, dict[str, list[float]]]) -> Table:
     rows, dim, dtype = size
     return Table(
-        title=f"{rows:,} rows × {dim}, {dtype}: µs a call",
+        title=f"{rows:,} rows × {dim}, {dtype}: µs a call, of the thread's own time",
         columns=["ids", *OURS, *PEERS, "best / gather"],
         rows=[
             [

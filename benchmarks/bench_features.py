@@ -44,7 +44,7 @@ class Setup:
 
 
 FULL: Final = Setup(rows=100_000, plan=Plan(rounds=9, slice_s=0.4))
-QUICK: Final = Setup(rows=10_000, plan=Plan(rounds=2, slice_s=0.05))
+QUICK: Final = Setup(rows=2_000, plan=Plan(rounds=1, slice_s=0.05))
 
 
 def measure(*, quick: bool) -> Outcome:

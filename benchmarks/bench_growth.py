@@ -12,31 +12,28 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
 from bench_alone import alone
-from bench_tables import SEED, batches_of, config_of, engine_of, use_one_thread
-from outcome import Outcome, Plot, Spread, Table, Target, interleaved
+from bench_tables import SEED, Direct, batches_of, config_of, engine_of, use_one_thread
+from clocks import THREAD, WALL, Turns, interleaved
+from outcome import Outcome, Plot, Spread, Table, Target
 from serving import served
 
 from embershard import Client
-from embershard.collection import Collection
 from embershard.config import parse_config
-from embershard.engine.local import LocalEngine
-from embershard.engine.steps import look_up
-from embershard.engine.work import work_of_reads
-from embershard.types import FeatureBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from embershard.engine.local import LocalEngine
 
 ROWS: Final = (10**5, 10**6, 10**7, 10**8)
 ROWS_DIM, ROWS_IDS = 16, 512
@@ -45,6 +42,7 @@ MANY: Final = (1, 5, 20, 100, 500)
 """Tables, or features of one table."""
 DIMS: Final = (4, 16, 64, 256, 512)
 TABLE_MIB: Final = (8, 64, 256, 1024)
+WAYS: Final = ("lookup", "gather", "index_select")
 Measured = dict[str, list[float]]
 
 
@@ -74,13 +72,12 @@ class Curve:
 def measure(*, quick: bool) -> Outcome:
     """All curves; few points if quick."""
     use_one_thread()
-    rounds = 3 if quick else 9
-    rows = ROWS[:3] if quick else ROWS
+    rounds, rows = (2, ROWS[:2]) if quick else (9, ROWS)
     by_rows = _by_rows(rows, rounds)
     curves = [
         *(
             Curve(name=f"{way}, by rows", unit="rows", points={size: by_rows[f"{way}, {size}"] for size in rows})
-            for way in _WAYS
+            for way in WAYS
         ),
         _curve("lookup, by ids", "ids", {size: _asking(_plain(16), {"t0": size}) for size in IDS}, rounds),
         _curve("lookup, by tables", "tables", {size: _asking(_tables(size), _one_each(size)) for size in MANY}, rounds),
@@ -112,54 +109,21 @@ def measure(*, quick: bool) -> Outcome:
     )
 
 
-def _lookup(engine: LocalEngine) -> Callable[[Mapping[str, Any]], object]:
-    collection = Collection(engine.config)
-
-    def lookup(asked: Mapping[str, Any]) -> object:
-        read = collection.read([FeatureBatch(feature=name, ids=ids) for name, ids in asked.items()])
-        return look_up(engine, [read], [], work_of_reads([read], []))
-
-    return lookup
-
-
-def _p50(
-    work: Callable[[Any], object],
-    batches: Sequence[Any],
-    *,
-    clock: Callable[[], float] = time.thread_time,
-    least: int = 5,
-    most_s: float = 0.1,
-) -> float:
-    """The median of single calls, each with another batch; by this thread's own time, or another clock."""
-    begin, seconds = clock(), []
-    for at in np.random.default_rng().permutation(len(batches)):
-        start = clock()
-        work(batches[at])
-        end = clock()
-        seconds.append(end - start)
-        if len(seconds) >= least and end - begin > most_s:
-            break
-    return statistics.median(seconds)
-
-
-_WAYS: Final = ("lookup", "gather", "index_select")
-
-
 def _by_rows(rows: Sequence[int], rounds: int) -> Measured:
     """{"way, rows": p50, one a round}."""
     contestants: dict[str, Callable[[], float]] = {}
     for size in rows:
         engine = engine_of(config_of(size, ROWS_DIM, dtype="float16", optimizer="sgd"))
-        batches = batches_of(ROWS_IDS, size)
+        turns = Turns(batches_of(ROWS_IDS, size), THREAD)
         for way, work in _ways(engine).items():
-            contestants[f"{way}, {size}"] = partial(_p50, work, batches)
+            contestants[f"{way}, {size}"] = partial(turns.p50, work)
     return interleaved(contestants, rounds)
 
 
 def _ways(engine: LocalEngine) -> dict[str, Callable[[NDArray[np.int64]], object]]:
-    weight, names, lookup = engine.shards["group0"].weight, frozenset({"t0"}), _lookup(engine)
+    weight, names, direct = engine.shards["group0"].weight, frozenset({"t0"}), Direct(engine)
     return {
-        "lookup": lambda ids_N: lookup({"t0": ids_N}),
+        "lookup": lambda ids_N: direct.lookup({"t0": ids_N}),
         "gather": lambda ids_N: engine.gather({"t0": torch.from_numpy(ids_N)}, names),
         "index_select": lambda ids_N: weight.index_select(0, torch.from_numpy(ids_N)).float(),
     }
@@ -191,8 +155,7 @@ def _asking(engine: LocalEngine, counts: Mapping[str, int]) -> Callable[[], floa
     random = np.random.default_rng(SEED)
     rows = engine.config.tables[0].rows
     batches = [{name: random.integers(0, rows, ids) for name, ids in counts.items()} for _ in range(64)]
-    lookup = _lookup(engine)
-    return lambda: _p50(lookup, batches)
+    return partial(Turns(batches, THREAD).p50, Direct(engine).lookup)
 
 
 def _config_text(rows: int, dim: int) -> str:
@@ -208,9 +171,7 @@ def _served_by_rows(rows: Sequence[int], rounds: int) -> Curve:
         for size in rows:
             server = stack.enter_context(served(_config_text(size, ROWS_DIM), folder / str(size)))
             client = stack.enter_context(Client(server.target))
-            contestants[size] = partial(
-                _p50, partial(_asked, client), batches_of(ROWS_IDS, size), clock=time.perf_counter
-            )
+            contestants[size] = partial(Turns(batches_of(ROWS_IDS, size), WALL).p50, partial(_asked, client))
         return _curve("lookup through the service, by rows", "rows", contestants, rounds)
 
 
@@ -225,18 +186,18 @@ def _by_bytes() -> Iterator[Curve]:
         config, size = _config_text(mib * 2**20 // 128, 64), mib * 2**20
         config = config.replace('init = { kind = "zeros" }\n', "")
         with tempfile.TemporaryDirectory() as name:
-            begin = time.perf_counter()
+            begin = WALL()
             with served(config, Path(name)) as server, Client(server.target, timeout_s=600) as client:
                 client.lookup({"t0": [1]})
-                measured["start"][size] = [time.perf_counter() - begin]
+                measured["start"][size] = [WALL() - begin]
                 client.update({"t0": [1]}, gradients={"t0": np.ones((1, 64), np.float32)})
-                begin = time.perf_counter()
+                begin = WALL()
                 client.snapshot()
-                measured["snapshot"][size] = [time.perf_counter() - begin]
-            begin = time.perf_counter()
+                measured["snapshot"][size] = [WALL() - begin]
+            begin = WALL()
             with served(config, Path(name)) as server, Client(server.target, timeout_s=600) as client:
                 client.lookup({"t0": [1]})
-                measured["start and load"][size] = [time.perf_counter() - begin]
+                measured["start and load"][size] = [WALL() - begin]
     for what, points in measured.items():
         yield Curve(name=f"{what}, by bytes of tables", unit="bytes", points=points)
 
@@ -269,7 +230,7 @@ def _table(curves: Sequence[Curve]) -> Table:
         title="growth: ms, and the exponent",
         columns=["curve", "from", "to", "ms at first", "ms at last", "exponent"],
         rows=rows,
-        note="exponent 0: doesn't grow; 1: in proportion",
+        note="exponent 0: doesn't grow; 1: in proportion; in process by the thread's own time, else by the clock",
     )
 
 

@@ -15,8 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,8 +23,10 @@ import numpy as np
 import psutil
 import torch
 from bench_alone import alone
-from bench_tables import SEED, Turns, use_one_thread
-from outcome import Outcome, Spread, Table, Target, interleaved
+from bench_tables import SEED, use_one_thread
+from clocks import THREAD, WALL, Turns, interleaved, seconds_each
+from outcome import Outcome, Spread, Table, Target
+from processes import in_a_process
 from serving import served
 
 from embershard import Client
@@ -57,10 +58,10 @@ _ROW: Final = "--kind"
 def measure(*, quick: bool) -> Outcome:
     """Memory, ids, starts."""
     use_one_thread()
-    rows, repeats = (500_000, 1) if quick else (4_000_000, 3)
+    rows, repeats = (100_000, 1) if quick else (4_000_000, 3)
     kinds = ("direct", "vocabulary") if quick else tuple(KINDS)
-    owners, rounds, starts = (1_000_000, 3, 1) if quick else (10_000_000, 11, 5)
-    memory = {kind: [_in_a_process(kind, rows) for _ in range(repeats)] for kind in kinds}
+    owners, rounds, starts = (200_000, 2, 1) if quick else (10_000_000, 11, 5)
+    memory = {kind: [in_a_process(__file__, _ROW, kind, rows) for _ in range(repeats)] for kind in kinds}
     found = _finding(owners, rounds)
     started = _starting(starts)
     return Outcome(
@@ -78,13 +79,6 @@ def measure(*, quick: bool) -> Outcome:
         targets=[*_targets(memory, found, started, owners)],
         raw={"memory": memory, "finding, seconds a call": found, "starts, seconds": started},
     )
-
-
-def _in_a_process(kind: str, rows: int) -> dict[str, float]:
-    command = [sys.executable, __file__, _ROW, kind, str(rows)]
-    shown = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    measured: dict[str, float] = json.loads(shown.stdout.strip().splitlines()[-1])
-    return measured
 
 
 def memory_main(kind: str, rows: int) -> None:
@@ -162,7 +156,7 @@ def _finding(owners: int, rounds: int) -> dict[str, dict[str, list[float]]]:
 def _found(
     vocabulary: Vocabulary, bare: BareMap, batches: list[NDArray[np.int64]], rounds: int
 ) -> dict[str, list[float]]:
-    turns = Turns([Keys(keys_n=batch, names=None) for batch in batches], burst=max(1, 1_000 // len(batches[0])))
+    turns = Turns([Keys(keys_n=batch, names=None) for batch in batches], THREAD, burst=max(1, 1_000 // len(batches[0])))
     return interleaved(
         {
             "vocabulary": lambda: turns.seconds(vocabulary.find),
@@ -177,22 +171,17 @@ def _starting(rounds: int) -> dict[str, list[float]]:
     config = '[collection]\nname = "start"\n[[tables]]\nname = "t"\nrows = 1000\ndim = 16\n'
 
     def imported() -> float:
-        return _seconds(lambda: subprocess.run([sys.executable, "-c", IMPORTS], check=True, stderr=subprocess.DEVNULL))
+        program = [sys.executable, "-c", IMPORTS]
+        return seconds_each(lambda: subprocess.run(program, check=True, stderr=subprocess.DEVNULL), WALL, least_s=0)
 
     def answered() -> float:
         with tempfile.TemporaryDirectory() as folder:
-            start = time.perf_counter()
+            start = WALL()
             with served(config, Path(folder)) as server, Client(server.target) as client:
                 client.lookup({"t": [1, 2, 3]})
-                return time.perf_counter() - start
+                return WALL() - start
 
     return interleaved({"server": answered, "imports": imported}, rounds, warm=rounds > 1)
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def _targets(
@@ -241,7 +230,7 @@ def _table_of_memory(memory: Mapping[str, list[dict[str, float]]]) -> Table:
 
 def _table_of_finding(found: Mapping[str, Mapping[str, list[float]]], owners: int) -> Table:
     return Table(
-        title=f"finding ids among {owners:,} that own a row: µs a call",
+        title=f"finding ids among {owners:,} that own a row: µs a call, of the thread's own time",
         columns=["ids", "vocabulary", "bare map", "vocabulary / bare map"],
         rows=[
             [
@@ -256,7 +245,7 @@ def _table_of_finding(found: Mapping[str, Mapping[str, list[float]]], owners: in
 
 def _table_of_starts(started: Mapping[str, list[float]]) -> Table:
     return Table(
-        title="from nothing to the first answer: s",
+        title="from nothing to the first answer: s by the wall's clock",
         columns=["what", "median", "first quartile", "third"],
         rows=[
             [name, *(getattr(Spread.of(seconds), which) for which in ("median", "low", "high"))]

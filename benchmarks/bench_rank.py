@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import torch.distributed as dist
 from bench_ranks import CALLS, DIM, IDS, ROWS, SEED, SHARES, STAGES, TABLES, ZIPF
 from bench_stages import clocked
 from bench_tables import config_of, use_one_thread
-from outcome import interleaved
+from clocks import WALL, Turns, interleaved
 from torch import Tensor
 
 from embershard.collection import Collection, Read
@@ -26,6 +25,7 @@ from embershard.engine.work import Agreement
 from embershard.engine.world import TorchWorld
 from embershard.quiet import quieten
 from embershard.types import FeatureBatch
+from embershard.zipf import scattered, zipf
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,15 +113,12 @@ def _in_turns(
 ) -> Measured:
     """{contestant: seconds a call, one a round}; joint, as all ranks begin together."""
 
-    following = itertools.cycle(batches)
+    turns = Turns(batches, WALL)
 
     def timed(work: Callable[[Ids], object]) -> Callable[[], float]:
         def seconds() -> float:
             dist.barrier()
-            start = time.perf_counter()
-            for batch in itertools.islice(following, calls):
-                work(batch)
-            return (time.perf_counter() - start) / calls
+            return turns.seconds_of(work, calls)
 
         return seconds
 
@@ -147,9 +144,9 @@ def _tick_by_stage(engine: Any, batches: Sequence[Ids], calls: int) -> Measured:
         for batch in itertools.islice(itertools.cycle(batches), calls):
             spent.update(dict.fromkeys(seams, 0.0))
             asked = [FeatureBatch(feature=f"t{at}", ids=of_table) for at, of_table in enumerate(batch)]
-            start = time.perf_counter()
+            start = WALL()
             session.lookup(asked)
-            whole = time.perf_counter() - start
+            whole = WALL() - start
             spent["rows travel"] = spent.pop("exchanges") + spent.pop("counts") - spent["ids travel"]
             spent["the rest"] = whole - sum(spent.values())
             for stage in STAGES:
@@ -159,12 +156,8 @@ def _tick_by_stage(engine: Any, batches: Sequence[Ids], calls: int) -> Measured:
 
 def _skewed(random: np.random.Generator) -> Iterator[tuple[str, list[Ids]]]:
     """Ids that come several times in a batch: by Zipf's law, and so many as there are to be."""
-    weights = 1 / np.arange(1, ROWS + 1) ** ZIPF
-    shuffled = random.permutation(ROWS)
-    yield (
-        f"Zipf {ZIPF}",
-        [shuffled[random.choice(ROWS, (TABLES, IDS[-1]), p=weights / weights.sum())] for _ in range(16)],
-    )
+    ranks_N = zipf(random, ROWS, ZIPF, 16 * TABLES * IDS[-1]) - 1
+    yield f"Zipf {ZIPF}", list(scattered(ranks_N, ROWS, random).reshape(16, TABLES, IDS[-1]))
     for share in SHARES:
         distinct = max(1, round(IDS[-1] * (1 - share)))
         batches = []

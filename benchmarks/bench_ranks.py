@@ -12,10 +12,7 @@ Duplicates: the path made by hand sends every id, or each once, which `numpy.uni
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 from bench_alone import alone
 from outcome import Outcome, Spread, Table, Target
+from processes import on_ranks
 
 TABLES, ROWS, DIM = 26, 100_000, 64
 IDS: Final = (1, 8, 64, 512)
@@ -34,14 +32,14 @@ SHARES: Final = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Of ids that are there already."""
 STAGES: Final = ("checks", "agree", "ids travel", "rows are read", "rows travel", "compose", "the rest")
 SEED: Final = 7
+RANK: Final = Path(__file__).with_name("bench_rank.py")
 
 
 def measure(*, quick: bool) -> Outcome:
     """One group of ranks after the other."""
     cores = os.cpu_count() or 1
-    worlds = (2,) if quick else (1, 2, 4)
-    rounds = 3 if quick else 11
-    of_worlds = {world: _run(world, rounds) for world in worlds}
+    worlds, rounds = ((2,), 1) if quick else ((1, 2, 4), 11)
+    of_worlds = {world: on_ranks(RANK, world, rounds) for world in worlds}
     marks = {world: f"{world} ranks" + (", oversubscribed" if world > cores else "") for world in worlds}
     return Outcome(
         section="ranks",
@@ -63,16 +61,6 @@ def measure(*, quick: bool) -> Outcome:
     )
 
 
-def _run(world: int, rounds: int) -> dict[str, Any]:
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-    command = [sys.executable, *launcher, str(Path(__file__).with_name("bench_rank.py")), str(rounds)]
-    shown = subprocess.run(
-        command, stdout=subprocess.PIPE, check=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    measured: dict[str, Any] = json.loads(shown.stdout.strip().splitlines()[-1])
-    return measured
-
-
 def _gathers(of_worlds: Mapping[int, Any], marks: Mapping[int, str]) -> Table:
     rows: list[list[str | float | int]] = []
     for world, measured in of_worlds.items():
@@ -81,7 +69,7 @@ def _gathers(of_worlds: Mapping[int, Any], marks: Mapping[int, str]) -> Table:
             ratio = Spread.of_ratios(of_size["engine"], of_size["by hand"])
             rows.append([f"{marks[world]}, {ids} ids", *(s * 1e3 for s in (ours.median, by_hand.median)), ratio.median])
     return Table(
-        title=f"gathers of {TABLES} tables × {DIM}: ms a call",
+        title=f"gathers of {TABLES} tables × {DIM}: ms a call by the wall's clock",
         columns=["ranks, ids of a table a rank", "engine", "by hand", "engine / by hand"],
         rows=rows,
     )
@@ -93,7 +81,7 @@ def _stages(of_worlds: Mapping[int, Any], marks: Mapping[int, str]) -> Table:
         for ids, of_size in measured["tick"].items():
             rows.append([f"{marks[world]}, {ids} ids", *(Spread.of(of_size[stage]).median * 1e3 for stage in STAGES)])
     return Table(
-        title="a tick's lookup by stage: ms",
+        title="a tick's lookup by stage: ms by the wall's clock",
         columns=["ranks, ids of a table a rank", *STAGES],
         rows=rows,
         note="to travel is also to wait for the other ranks",
@@ -109,7 +97,7 @@ def _duplicates(of_worlds: Mapping[int, Any], marks: Mapping[int, str]) -> Table
             share = float(np.mean(of_kind["duplicates"]))
             rows.append([f"{marks[world]}, {name}", share, each, once, engine, gain])
     return Table(
-        title=f"duplicates among {IDS[-1]} ids of each table: ms a call",
+        title=f"duplicates among {IDS[-1]} ids of each table: ms a call by the wall's clock",
         columns=["ranks, ids", "come again", "by hand, every id", "by hand, ids once", "engine", "gain of once"],
         rows=rows,
     )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from clocks import WALL, Clock
+
 
 @contextmanager
-def clocked(
-    seams: Mapping[str, tuple[Any, str]], clock: Callable[[], float] = time.perf_counter
-) -> Iterator[dict[str, float]]:
+def clocked(seams: Mapping[str, tuple[Any, str]], clock: Clock = WALL) -> Iterator[dict[str, float]]:
     """{name: seconds spent so far in that function, given as owner and attribute}, while the block runs."""
     spent = dict.fromkeys(seams, 0.0)
     with ExitStack() as stack:

@@ -1,25 +1,32 @@
-"""What is measured in process: engines of a given size, and ids whose rows aren't in a cache any more."""
+"""What is measured in process: engines, what asks them, and ids whose rows aren't in a cache any more."""
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
+from clocks import THREAD, Turns
 
+from embershard.collection import Collection
 from embershard.config import parse_config
 from embershard.engine.local import LocalEngine
+from embershard.engine.steps import look_up, update
+from embershard.engine.work import work_of_change, work_of_reads
 from embershard.engine.world import SoloWorld
+from embershard.types import FeatureBatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from embershard.collection import Read
     from embershard.config import Config
+    from embershard.engine.steps import Found
+    from embershard.engine.work import Work
+    from embershard.types import FeatureUpdate
 
-_Item = TypeVar("_Item")
 DISTINCT: Final = 1_000_000
 """Ids that come before any comes again, by plan: their rows of 64 bytes or more are twice what an L3 cache holds."""
 SEED: Final = 7
@@ -44,6 +51,11 @@ def config_of(
     )
 
 
+def config_in(text: str) -> Config:
+    """The one that a server is given as a file."""
+    return parse_config(tomllib.loads(text))
+
+
 def engine_of(config: Config, *, seeded: bool = False) -> LocalEngine:
     """Its tables in this process; of zeros, which were written, unless they are to be seeded."""
     return LocalEngine(config, SoloWorld(), seeded=seeded)
@@ -55,25 +67,32 @@ def batches_of(ids: int, rows: int) -> list[NDArray[np.int64]]:
     return list(random.integers(0, rows, (max(4, DISTINCT // ids), ids)))
 
 
-class Turns(Generic[_Item]):
-    """Calls a function with one batch after the other, from wherever it was left.
+class Direct:
+    """An engine that is asked as a tick asks it for one caller, with no gate and no world to agree with."""
 
-    Seconds are those that this thread was given a core: whatever else the machine does meanwhile isn't counted.
-    """
+    def __init__(self, engine: LocalEngine) -> None:
+        self.engine, self._collection = engine, Collection(engine.config)
 
-    def __init__(self, batches: Sequence[_Item], *, burst: int = 1) -> None:
-        self._batches, self._burst = itertools.cycle(batches), burst
+    def read(self, batches: Sequence[FeatureBatch]) -> Read:
+        """A lookup that was checked."""
+        return self._collection.read(batches)
 
-    def seconds(self, work: Callable[[_Item], object], *, least_s: float = 0.02) -> float:
-        """Seconds a call, of as many as take so long together; the clock is read once a burst."""
-        calls, start = 0, time.thread_time()
-        while (spent_s := time.thread_time() - start) < least_s or not calls:
-            for batch in itertools.islice(self._batches, self._burst):
-                work(batch)
-            calls += self._burst
-        return spent_s / calls
+    def found(self, read: Read, work: Work) -> Found:
+        """Its answer, once it is known what it takes."""
+        return look_up(self.engine, [read], [], work)[0]
+
+    def lookup(self, ids: Mapping[str, NDArray[np.int64]]) -> Found:
+        """All of it, from {feature: ids} to vectors."""
+        read = self.read([FeatureBatch(feature=name, ids=ids_N) for name, ids_N in ids.items()])
+        return self.found(read, work_of_reads([read], []))
+
+    def update(self, given: FeatureUpdate) -> None:
+        """All of it, from arrays to moved rows."""
+        change = self._collection.change([given])
+        if refusal := update(self.engine, change, work_of_change(change), 0):
+            raise refusal
 
 
 def turns_of(ids: int, rows: int) -> Turns[NDArray[np.int64]]:
-    """Of random ids; bursts of small ones, so that reading the clock isn't what is measured."""
-    return Turns(batches_of(ids, rows), burst=max(1, 1_000 // ids))
+    """Of random ids, by this thread's time; bursts of small ones, so that reading the clock isn't what is measured."""
+    return Turns(batches_of(ids, rows), THREAD, burst=max(1, 1_000 // ids))

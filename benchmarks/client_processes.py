@@ -18,6 +18,8 @@ import psutil
 from numpy.typing import NDArray
 from our_clients import Ask, Connect
 
+from embershard.zipf import scattered, zipf
+
 END_S: Final = 5.0
 """Longest that a client process may take to end."""
 POOL: Final = 2**20
@@ -42,10 +44,8 @@ class Ids:
         random = np.random.default_rng(self.seed)
         if not self.zipf:
             return random.integers(0, self.rows, (count, *self.shape))
-        weights = np.cumsum(np.arange(1, self.rows + 1, dtype=np.float64) ** -self.zipf)
-        ranks = np.searchsorted(weights, random.random((count, *self.shape)) * weights[-1])
-        found: NDArray[np.int64] = random.permutation(self.rows)[np.minimum(ranks, self.rows - 1)]
-        return found
+        ranks_N = zipf(random, self.rows, self.zipf, count * int(np.prod(self.shape))) - 1
+        return scattered(ranks_N, self.rows, random).reshape(count, *self.shape)
 
 
 _requests = lru_cache(maxsize=8)(Ids.requests)

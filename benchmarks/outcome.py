@@ -1,9 +1,8 @@
-"""What a section of `make bench` has measured: tables, curves, and which targets hold."""
+"""What a section of `make bench` has measured: tables, curves, and which targets hold; and how people are told."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,6 +30,9 @@ class Spread:
     def of_ratios(cls, ours: Sequence[float], theirs: Sequence[float]) -> Spread:
         """Of ours / theirs, where both were measured one after the other in each round."""
         return cls.of([mine / other for mine, other in zip(ours, theirs, strict=True)])
+
+    def __str__(self) -> str:
+        return f"{told(self.median)} ({told(self.low)} – {told(self.high)})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,26 +104,8 @@ class Outcome:
     """Every measurement, for whoever wants to compute on."""
 
 
-def interleaved(
-    contestants: Mapping[str, Callable[[], float]], rounds: int, *, warm: bool = True
-) -> dict[str, list[float]]:
-    """Has every contestant measure once a round, beginning with another one each time, so that whatever the machine
-    does meanwhile falls on all of them; {name: one measurement a round}. A first round that doesn't count warms up."""
-    names = list(contestants)
-    measured: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(-1 if warm else 0, rounds):
-        at = number % len(names)
-        for name in names[at:] + names[:at]:
-            figure = contestants[name]()
-            if number >= 0:
-                measured[name].append(figure)
-    return measured
-
-
-def seconds_each(work: Callable[[], object], *, least_s: float = 0.05) -> float:
-    """Seconds that one call takes, of as many as take so long together."""
-    calls, start = 0, time.perf_counter()
-    while (spent_s := time.perf_counter() - start) < least_s or not calls:
-        work()
-        calls += 1
-    return spent_s / calls
+def told(cell: str | float | int) -> str:
+    """For people: numbers with three digits that count, or all before the point."""
+    if isinstance(cell, float):
+        return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
+    return f"{cell:,}" if isinstance(cell, int) else cell

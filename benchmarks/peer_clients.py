@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from our_clients import FEATURE, Answer, Ask, Ids
 from resp import Connection, framed, octets
 
+from embershard.protowire import tag, varint
+
 LOADED: Final = 2_000
 """Rows that a peer is given at once."""
 VIEW: Final = "item_vectors"
@@ -116,7 +118,7 @@ def fill_redis(target: str, ids: Ids, rows_ND: NDArray[np.float32]) -> None:
     before, after = ENTITY
     row_bytes, row_prefix = 4 * rows_ND.shape[1], _value_head(rows_ND.shape[1])
     entity_bytes = len(before) + 8 + len(after)
-    stamp = b"\x08" + _varint(1_790_000_000)
+    stamp = b"\x08" + varint(1_790_000_000)
     end = b"\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(STAMP), STAMP, len(stamp), stamp)
     with Connection(target) as connection:
         for first in range(0, len(ids), LOADED):
@@ -182,10 +184,5 @@ def _cut_out(entities: Any, dim: int) -> Answer:
 
 def _value_head(dim: int) -> bytes:
     """What comes before the numbers in Feast's `Value` with a float list: tags and lengths."""
-    packed = b"\x0a" + _varint(4 * dim)
-    return b"\x82\x01" + _varint(len(packed) + 4 * dim) + packed
-
-
-def _varint(number: int) -> bytes:
-    groups = [number >> shift & 0x7F for shift in range(0, max(number.bit_length(), 1), 7)]
-    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
+    packed = tag(1) + varint(4 * dim)
+    return tag(16) + varint(len(packed) + 4 * dim) + packed

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 from client_processes import Callers, Clients, Ids, Slice
+from clocks import interleaved
 from numpy.typing import NDArray
 from our_clients import OURS, Answer, Connect
-from outcome import Spread, Table, interleaved
+from outcome import Spread, Table, told
 from serving import Server
 
 from embershard import Client
@@ -93,7 +94,7 @@ class Match:
                 name: {
                     "requests_per_s": [round(part.rate, 2) for part in slices],
                     "requests": [len(part.latencies_s) for part in slices],
-                    "p50_ms": [_rounded(1e3 * float(np.median(part.latencies_s))) for part in slices],
+                    "p50_ms": [round(1e3 * float(np.median(part.latencies_s)), 4) for part in slices],
                     "client_cpu_s": [round(part.client_s, 4) for part in slices],
                     "server_cpu_s": [round(part.server_s, 4) for part in slices],
                 }
@@ -107,15 +108,15 @@ class Match:
         count = len(latencies_s)
         return [
             name,
-            _rounded(rate.median),
-            f"{_rounded(rate.low):,} – {_rounded(rate.high):,}",
+            rate.median,
+            f"{told(rate.low)} – {told(rate.high)}",
             round(rate.median * self.ids),
             *(
-                _rounded(1e3 * float(np.quantile(latencies_s, quantile))) if count >= least else ""
+                1e3 * float(np.quantile(latencies_s, quantile)) if count >= least else ""
                 for quantile, least in SAMPLES.items()
             ),
-            _rounded(1e6 * sum(part.server_s for part in slices) / count),
-            _rounded(1e6 * sum(part.client_s for part in slices) / count),
+            1e6 * sum(part.server_s for part in slices) / count,
+            1e6 * sum(part.client_s for part in slices) / count,
         ]
 
 
@@ -158,8 +159,3 @@ def check_same(contestants: Mapping[str, Contestant], ids: Any, expected: Answer
         for feature, rows_ND in expected.items():
             if answer[feature].dtype != np.float32 or not np.array_equal(answer[feature], rows_ND):
                 sys.exit(f"{name}: the numbers of {feature} aren't those of ours, so its speed means nothing")
-
-
-def _rounded(number: float) -> float | int:
-    """Three digits that count, or all before the point."""
-    return round(number) if number >= 100 else float(f"{number:.3g}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from outcome import told
 
 Found = Mapping[str, Any]
 """A section's `Outcome` as JSON has it, with its module, date and what it was measured on."""
@@ -67,8 +68,8 @@ def _lines(sections: Sequence[Found], targets: Sequence[Found]) -> Iterator[str]
             [
                 target["name"],
                 target["measured"],
-                " – ".join(map(_told, target["spread"])),
-                f"{'≥' if target['sense'] == 'at least' else '≤'} {_told(target['target'])}",
+                " – ".join(map(told, target["spread"])),
+                f"{'≥' if target['sense'] == 'at least' else '≤'} {told(target['target'])}",
                 "yes" if target["holds"] else "**no**",
                 target["note"],
             ]
@@ -113,15 +114,9 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[st
     yield f"| {' | '.join(columns)} |"
     yield "|---" * len(columns) + "|"
     for row in rows:
-        yield f"| {' | '.join(map(_told, row))} |"
+        cells = [told(cell).replace("|", "\\|") for cell in row]
+        yield f"| {' | '.join(cells)} |"
     yield ""
-
-
-def _told(value: Any) -> str:
-    """Numbers with three digits that count, or all before the point."""
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
-    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
 
 
 def _draw(plot: Found, path: Path) -> None:

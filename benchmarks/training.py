@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from processes import on_ranks
 from serving import measured_on
 
 from embershard.quiet import quieten
@@ -259,9 +258,8 @@ def main() -> None:
     runs = []
     for bag in map(int, options.bags.split(",")):
         for world in map(int, options.worlds.split(",")):
-            rates = _measured(
-                world, ["--batch", str(options.batch), "--bags", str(bag), "--rounds", str(options.rounds)]
-            )
+            flags = "--batch", options.batch, "--bags", bag, "--rounds", options.rounds
+            rates: dict[str, list[float]] = on_ranks(__file__, world, *flags)  # examples a second, one a round
             medians = {name: median(of_one) for name, of_one in rates.items()}
             runs.append({"world_size": world, "bag": bag, "examples_per_s": rates, "medians": medians})
             print(f"{world} ranks, {bag} ids a feature, examples/s: {medians}")
@@ -273,16 +271,6 @@ def main() -> None:
     model = {"batch": options.batch, "features": FEATURES, "dense": DENSE, "dim": DIM, "rows": ROWS}
     model |= {"bottom": BOTTOM, "top": TOP}
     RESULTS.write_text(json.dumps({"measured_on": measured_on(), "model": model, "runs": runs}, indent=2) + "\n")
-
-
-def _measured(world: int, flags: list[str]) -> dict[str, list[float]]:
-    """Examples a second of each contender, a round each."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *launcher, __file__, *flags]
-    shown = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, env=environment)
-    rates: dict[str, list[float]] = json.loads(shown.stdout.strip().splitlines()[-1])
-    return rates
 
 
 if __name__ == "__main__":

@@ -101,7 +101,12 @@ def fill(engine: Engine, snapshot: Snapshot, clients: Clients | None = None, *, 
         shared = {matrix.table.name: f"{name}.weight" for name, matrix in engine.matrices.items() if matrix.shared}
         copies = read_tensors(snapshot, shared.values())
         engine.projections |= {table: copies[name].float().to(world.device) for table, name in shared.items()}
-        exact = {name: target for name, target in targets.items() if not _rounds(target, snapshot.tensors[name])}
+        told = snapshot.tensors
+        exact = {
+            name: target
+            for name, target in targets.items()
+            if not _rounds(target, told[name]) and not _recounts(name, target, told[name])
+        }
         mine = {name: _checksum(target, paced) for name, target in exact.items()}
     engine.published = Published(**snapshot.manifest["published"])
     parts = agree((mine, [name for name, shard in engine.shards.items() if shard.books.any_frozen]))
@@ -242,6 +247,11 @@ def _fill(
 def _rounds(target: Target, told: Mapping[str, Any]) -> bool:
     """Whether rows of a tensor, as a manifest tells of it, are rounded to what they are to fill."""
     return getattr(torch, told["dtype"], None) in WIDER.get(target.rows.dtype, ())
+
+
+def _recounts(name: str, target: Target, told: Mapping[str, Any]) -> bool:
+    """Whether updates are counted on one side only."""
+    return name.endswith(".updates") and getattr(torch, told["dtype"], None) != target.rows.dtype
 
 
 def _checksum(target: Target, paced: Paced) -> int:
