@@ -29,7 +29,7 @@ from serving import served
 
 from embershard import Client, codec
 from embershard.engine.making import make_engine, make_world
-from embershard.engine.placement import BOOKKEEPING_BYTES, groups_of
+from embershard.engine.placement import groups_of
 from embershard.quiet import quieten
 from embershard.rowwise import floats, quantised
 from embershard.v1 import embershard_pb2 as pb

@@ -22,7 +22,8 @@ from embershard.engine.beside import Rest, beside, let_go
 from embershard.engine.capture import Capture, Slice
 from embershard.errors import EmbershardError, SnapshotError
 from embershard.store.agreement import Agree, meeting
-from embershard.store.loading import check_belongs, check_rows, fill, load, read_tensors
+from embershard.store.belonging import check_belongs
+from embershard.store.loading import check_rows, fill, load, read_tensors
 from embershard.store.manifest import open_snapshot
 from embershard.store.writing import Job, Keeping
 
