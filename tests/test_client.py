@@ -35,7 +35,8 @@ class Moody(rpc.EmbeddingServiceServicer):  # type: ignore[misc]  # gRPC's gener
 
     def Lookup(self, request: Any, context: grpc.ServicerContext) -> pb.LookupResponse:
         self._be_moody(context)
-        return pb.LookupResponse(version=5)
+        rows = [pb.FeatureRows(feature=part.feature, rows=len(part.ids) // 8) for part in request.features]
+        return pb.LookupResponse(version=5, features=rows)
 
     def Update(self, request: Any, context: grpc.ServicerContext) -> pb.UpdateResponse:
         self.identities.append((request.client_id, request.sequence))

@@ -171,8 +171,11 @@ def decode_answer(data: bytes, dtype: int) -> Rows:
     """
     try:
         message, parts = _taken_apart(data)
+        vectors = {part.feature: _vectors(part, values, dtype) for part, values in parts}
+        if len(vectors) < len(parts):
+            raise ValueError("it has a feature twice")
         return Rows(
-            {part.feature: _vectors(part, values, dtype) for part, values in parts},
+            vectors,
             version=message.version,
             provenance={part.feature: np.frombuffer(part.provenance, np.uint8) for part, _ in parts if part.provenance},
             updates={part.feature: np.frombuffer(part.updates, "<i4") for part, _ in parts if part.updates},

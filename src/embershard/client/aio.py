@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import grpc.aio
 
-from embershard import codec
+from embershard.client.answers import Asked, read_answer
 from embershard.client.delivery import Senders, Waits
 from embershard.client.resend import AsyncUnanswered
 from embershard.client.throttle import Throttle
@@ -100,7 +100,7 @@ class AsyncClient:
         except Overloaded:
             await asyncio.sleep(0)  # if it wasn't sent: whoever asks again at once lets others go on
             raise
-        return codec.decode_answer(answer, request.dtype)
+        return read_answer(request, answer)
 
     async def update(
         self,
@@ -150,9 +150,12 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> AsyncIterator[Rows]:
         """As `Client.lookup_stream`."""
-        messages = (lookup_request(features, dtype=dtype, fingerprint=fingerprint) async for features in requests)
+        asked = Asked()
+        messages = (
+            asked.note(lookup_request(features, dtype=dtype, fingerprint=fingerprint)) async for features in requests
+        )
         async for answer in self._stream(self._embedding.LookupStream, messages, timeout_s):
-            yield codec.decode_answer(answer, codec.DTYPE_BY_NAME[dtype])
+            yield asked.read(answer)
 
     async def update_stream(
         self,

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 
-from embershard import codec
 from embershard.client.admin import AdminCalls
+from embershard.client.answers import Asked, read_answer
 from embershard.client.delivery import Senders, Waits
 from embershard.client.resend import Unanswered
 from embershard.client.throttle import Throttle
@@ -85,7 +85,7 @@ class Client(AdminCalls):
         )
         with self._lookups.call(self.target, waits=min_version > 0):
             answer = self._call(self._embedding.Lookup, request, timeout_s)
-        return codec.decode_answer(answer, request.dtype)
+        return read_answer(request, answer)
 
     def update(
         self,
@@ -151,9 +151,10 @@ class Client(AdminCalls):
 
         `timeout_s` is the deadline of the whole stream; None: it may last for ever.
         """
-        messages = (lookup_request(features, dtype=dtype, fingerprint=fingerprint) for features in requests)
+        asked = Asked()
+        messages = (asked.note(lookup_request(features, dtype=dtype, fingerprint=fingerprint)) for features in requests)
         for answer in self._stream(self._embedding.LookupStream, messages, timeout_s):
-            yield codec.decode_answer(answer, codec.DTYPE_BY_NAME[dtype])
+            yield asked.read(answer)
 
     def update_stream(
         self,
