@@ -220,7 +220,11 @@ def test_a_comparison_tells_ratios_and_in_what_the_tests_differed(tmp_path: Path
     assert "warning: the other test differed in ids: 25 then, 30 now" in list(lines(whole))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"loadtest": 1}', '{"loadtest": 9}', "\x00", "[" * 100_000])
+NO_DOCUMENTS = ["", "[]", "{}", '{"loadtest": 1}', '{"loadtest": 9}', "\x00", "[" * 100_000]
+NO_DOCUMENTS += ['{"loadtest": 1, "result": {"calls": {}}}']
+
+
+@pytest.mark.parametrize("text", NO_DOCUMENTS)
 def test_what_is_no_document_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "earlier.json"
     path.write_text(text)

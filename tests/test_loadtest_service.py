@@ -60,6 +60,7 @@ ERRORS = [  # flags, a part of the message
 WRONG_USAGE = """
 --rate 10 --callers 2 | --seconds 5 | --ramp | --rate 10 --p99-ms 5 | --ramp --p99-ms 5 --callers 2 | --callers 0
 --ramp --p99-ms 0 | --rate ten | --rate 10 --replay r.jsonl --ids 5 | --rate 10 --report nowhere/r.html
+--rate 10 --output . | --ramp --p99-ms inf
 """
 
 

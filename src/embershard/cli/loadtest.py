@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from embershard.cli.answer import INTERRUPTED, Answer, need_packages
@@ -70,11 +71,13 @@ def _check(options: Namespace) -> None:
         for name in _OF_DRAWN:
             if getattr(options, name) is not None:
                 options.usage_error(f"--replay has the ids: leave out --{name.replace('_', '-')}")
-    if options.ramp and not options.p99_ms > 0:
-        options.usage_error(f"--p99-ms {options.p99_ms:g}: give more than 0")
+    if options.ramp and not 0 < options.p99_ms < inf:
+        options.usage_error(f"--p99-ms {options.p99_ms:g}: give a time of more than 0")
     for path in filter(None, (options.report, options.output)):
         if not path.absolute().parent.is_dir():
             options.usage_error(f"{path}: there is no such folder")
+        if path.is_dir():
+            options.usage_error(f"{path}: is a folder; give a file")
 
 
 def _demand(options: Namespace) -> Demand:
