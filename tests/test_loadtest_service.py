@@ -134,6 +134,7 @@ def test_what_is_in_flight_when_a_run_is_ended_is_cut_off_and_nothing_more_is_se
     assert tally.seconds < 600
     assert tally.outcomes["cut_off"] == 3
     assert tally.outcomes["cut_off"] + tally.outcomes["never_sent"] == tally.asked
+    assert tally.held == tally.outcomes["never_sent"]  # all lanes were busy
     assert tally.latency.get_total_count() == tally.asked
 
 
@@ -169,10 +170,9 @@ def test_a_service_that_hangs_ends_no_later_and_is_told(stream: bool) -> None:
         tally = measured(asked, Demand(seconds=0.5, warmup_s=0, rate=300))
         over.set()
     assert tally.asked == tally.outcomes.total() == len(arrivals(300, 0.5, seed=0))
-    assert tally.outcomes.keys() == {"deadline_passed", "never_sent"}
+    assert tally.outcomes.keys() <= {"deadline_passed", "never_sent"}
     assert tally.outcomes["deadline_passed"] <= 5  # none comes free before the end
     assert tally.latency.get_total_count() == tally.asked  # as long as each had waited
-    assert tally.held > 0
 
 
 def test_a_warm_up_is_not_counted() -> None:

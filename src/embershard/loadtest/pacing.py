@@ -65,12 +65,12 @@ class OpenLoop:
                     due, kind = start + float(self._due_N[number]), UPDATE if self._updates_N[number] else LOOKUP
                     # Also if it is late already: what was sent gets on only while this waits.
                     await asyncio.sleep(max(due - now(), 0))
-                    late_s, lane = now() - max(due, freed), sender.lanes.take(kind)
-                    sender.note(kind, due, late_s, held=lane is None or due < freed)
-                    while lane is None:
+                    late_s = now() - max(due, freed)
+                    while (lane := sender.lanes.take(kind)) is None:
                         await sender.lanes.wait()
-                        freed, lane = now(), sender.lanes.take(kind)
+                        freed = now()
                     self._sent = number + 1
+                    sender.note(kind, due, late_s, held=due < freed)
                     sender.spawn(sender.send(kind, lane, due))
 
     def unsent(self, begin: float, end: float) -> dict[str, NDArray[np.float64]]:

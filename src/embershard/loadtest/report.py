@@ -146,7 +146,7 @@ def warnings(measured: Measured, plan: Plan) -> list[str]:
     if client_was_late(measured):
         told.append("the client itself sent late: trust what counts from when sent, and give it a machine of its own")
     if held := sum(tally.held for tally in measured.tallies.values()):
-        told.append(f"{held:,} requests waited in the client, as {plan.in_flight:,} were in flight (--in-flight)")
+        told.append(f"requests that waited in the client, as {plan.in_flight:,} were in flight (--in-flight)")
     return told
 
 

@@ -50,7 +50,7 @@ class Sender:
         return task
 
     def note(self, kind: str, due: float, late_s: float, *, held: bool) -> None:
-        """A request's turn has come, so much after it could; `held` says whether for want of a lane."""
+        """A request is about to be sent, so much after it could; `held` says whether it waited for a lane."""
         if due >= self._origin:
             self.tallies[kind].send(late_s, held=held)
 
@@ -82,10 +82,13 @@ class Sender:
             check_answer(kind, request.data, answer, self._plan.features)
 
     def give_up(self, kind: str, dues: Iterable[float], end: float) -> None:
-        """Counts what was due at these times, and wasn't sent until `end`, all in seconds from `origin` on."""
+        """Counts what was due at these times, and wasn't sent until `end`, which is now; all in seconds from `origin`
+        on."""
         for due in dues:
-            self.tallies[kind].ask(due)
-            self.tallies[kind].end(NEVER_SENT, due, end)
+            tally = self.tallies[kind]
+            tally.ask(due)
+            tally.end(NEVER_SENT, due, end)
+            tally.held += self.lanes.full
 
     async def settled(self) -> None:
         """Waits until all that was sent has ended."""

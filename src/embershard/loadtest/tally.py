@@ -91,7 +91,7 @@ class Tally:
         self._bin(due).asked += 1
 
     def send(self, late_s: float, *, held: bool) -> None:
-        """Its turn has come, so much after it could; `held`: as many as may be were in flight."""
+        """The generator comes to send it, so much after it could."""
         self.held += held
         add(self.late, late_s)
 
