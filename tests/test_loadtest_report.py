@@ -16,11 +16,12 @@ from support.fake_service import DESCRIPTION
 
 from embershard.errors import InvalidInput
 from embershard.loadtest import comparison
+from embershard.loadtest.document import document
 from embershard.loadtest.fleet import Measured
 from embershard.loadtest.page import page
 from embershard.loadtest.plan import LOOKUP, Demand, Plan, features_of
 from embershard.loadtest.ramp import CLOSE, Ramp, climb, search, within
-from embershard.loadtest.report import document, lines
+from embershard.loadtest.report import lines
 from embershard.loadtest.tally import DEADLINE_PASSED, NEVER_SENT, OUTCOMES, REFUSED, Tally, decoded
 
 Calls = list[tuple[float, float, float, str]]

@@ -37,6 +37,7 @@ def loadtest(options: Namespace) -> Answer:
     _check(options)
     need_packages("embershard loadtest", PACKAGES, "loadtest", server=False)
     from embershard.loadtest import comparison, report
+    from embershard.loadtest.document import document
     from embershard.loadtest.fleet import Fleet
     from embershard.loadtest.ramp import climb
 
@@ -50,7 +51,7 @@ def loadtest(options: Namespace) -> Answer:
     with Fleet(plan) as fleet:
         ramp = climb(partial(_run, fleet), demand, options.p99_ms) if options.ramp else None
         measured = ramp.best if ramp else _run(fleet, demand)
-    told = report.document(plan, description, measured, began=began, ramp=ramp, earlier=earlier)
+    told = document(plan, description, measured, began=began, ramp=ramp, earlier=earlier)
     _write(options, told, earlier)
     return Answer(
         document=_without_histograms(told),

@@ -11,7 +11,8 @@
     fleet       several such processes at once
     ramp        the highest rate within a budget
     comparison  with an earlier test
-    report      what is told of it; page and plots show it
+    document    what is told of it
+    report      that in words and numbers; page with plots
 
 Latency counts from when a request was to be sent, which is fixed before the first one is: while a service stalls,
 requests go on falling due, and each that waits tells of the stall. A generator that asks again only once it was
