@@ -82,8 +82,8 @@ class Stall:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
 def test_a_stall_cannot_hide_from_those_that_fell_due_meanwhile(stream: bool) -> None:
-    demand, begins = Demand(seconds=1.2, warmup_s=0, rate=200), 50
-    due_N = arrivals(200, 1.2, seed=0)
+    demand, begins = Demand(seconds=1, warmup_s=0, rate=200), 50
+    due_N = arrivals(200, 1, seed=0)
     during = due_N[(due_N >= due_N[begins - 1]) & (due_N <= due_N[begins - 1] + STALL_S / 2)]
     assert len(during) > 0.01 * len(due_N)  # the 99th percentile is one of them, or of those that waited longer
     with FakeService(Stall(begins)) as service:
@@ -105,7 +105,10 @@ def test_a_caller_who_waits_for_answers_asks_nothing_while_the_service_stalls(st
 
 
 @pytest.mark.parametrize("load", [{"rate": 100}, {"callers": 3}], ids=["open", "closed"])
-def test_what_is_in_flight_when_a_run_is_ended_is_cut_off_and_nothing_more_is_sent(load: dict[str, Any]) -> None:
+def test_what_is_in_flight_when_a_run_is_ended_is_cut_off_and_nothing_more_is_sent(
+    load: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embershard.loadtest.generator.GRACE_S", 0.1)
     over = threading.Event()
     with FakeService(lambda *_: over.wait(60)) as service:
         asked = plan(service.target, in_flight=3)
@@ -131,10 +134,10 @@ def test_every_request_is_accounted_for_by_how_it_ended(stream: bool) -> None:
             call.abort(ends[number % 5], "as the test says")
 
     with FakeService(does) as service:
-        tally = measured(plan(service.target, stream=stream), Demand(seconds=1, warmup_s=0, rate=200))
+        tally = measured(plan(service.target, stream=stream), Demand(seconds=0.5, warmup_s=0, rate=400))
         lookups = service.lookups
     never_sent = tally.outcomes["never_sent"]  # on a machine that has too much to do
-    assert tally.asked == tally.outcomes.total() == lookups + never_sent == len(arrivals(200, 1, seed=0))
+    assert tally.asked == tally.outcomes.total() == lookups + never_sent == len(arrivals(400, 0.5, seed=0))
     assert (tally.outcomes["refused"], tally.outcomes["INVALID_ARGUMENT"]) == tuple(seen.values())
     assert tally.messages.keys() == {"refused", "INVALID_ARGUMENT"}
     assert "as the test says" in tally.messages["refused"]
@@ -146,10 +149,10 @@ def test_every_request_is_accounted_for_by_how_it_ended(stream: bool) -> None:
 def test_a_service_that_hangs_ends_no_later_and_is_told(stream: bool) -> None:
     over = threading.Event()
     with FakeService(lambda *_: over.wait(60)) as service:
-        asked = plan(service.target, stream=stream, in_flight=5, timeout_s=1.0)
-        tally = measured(asked, Demand(seconds=0.5, warmup_s=0, rate=300))
+        asked = plan(service.target, stream=stream, in_flight=5, timeout_s=0.5)
+        tally = measured(asked, Demand(seconds=0.3, warmup_s=0, rate=300))
         over.set()
-    assert tally.asked == tally.outcomes.total() == len(arrivals(300, 0.5, seed=0))
+    assert tally.asked == tally.outcomes.total() == len(arrivals(300, 0.3, seed=0))
     assert tally.outcomes.keys() <= {"deadline_passed", "never_sent"}
     assert tally.outcomes["deadline_passed"] <= 5  # none comes free before the end
     assert tally.latency.get_total_count() == tally.asked  # as long as each had waited
@@ -157,14 +160,15 @@ def test_a_service_that_hangs_ends_no_later_and_is_told(stream: bool) -> None:
 
 def test_a_warm_up_is_not_counted() -> None:
     with FakeService() as service:
-        tally = measured(plan(service.target), Demand(seconds=0.5, warmup_s=0.5, rate=100))
+        tally = measured(plan(service.target), Demand(seconds=0.25, warmup_s=0.25, rate=200))
         lookups = service.lookups
-    due_N = arrivals(100, 1, seed=0)
-    assert tally.asked == sum(due_N >= 0.5)
+    due_N = arrivals(200, 0.5, seed=0)
+    assert tally.asked == sum(due_N >= 0.25)
     assert lookups == len(due_N) - tally.outcomes["never_sent"]
 
 
-def test_a_service_that_answers_something_else_is_found() -> None:
+def test_a_service_that_answers_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embershard.loadtest.generator.GRACE_S", 0.1)
     with FakeService() as service:
         (item,) = features_of(DESCRIPTION, None, None)
         asked = plan(service.target, features=(replace(item, dim=8),))
