@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,19 @@ from support.fake_service import DESCRIPTION
 
 from embershard.errors import InvalidInput
 from embershard.loadtest import comparison
+from embershard.loadtest.document import document
 from embershard.loadtest.fleet import Measured
 from embershard.loadtest.page import page
-from embershard.loadtest.plan import LOOKUP, Load, Plan, features_of
-from embershard.loadtest.ramp import CLOSE, search, within
-from embershard.loadtest.report import document, lines, ramp_document
+from embershard.loadtest.plan import LOOKUP, Demand, Plan, features_of
+from embershard.loadtest.ramp import CLOSE, Ramp, climb, search, within
+from embershard.loadtest.report import lines
 from embershard.loadtest.tally import DEADLINE_PASSED, NEVER_SENT, OUTCOMES, REFUSED, Tally, decoded
 
 Calls = list[tuple[float, float, float, str]]
 """(when it was due, by how much it was sent late, how long it took then, its outcome if it wasn't answered)."""
+
+MADE = [(0.5, 0.0, 0.01, ""), (1.5, 0.0, 0.02, ""), (2.5, 0.0, 0.04, ""), (2.6, 0.0, 0.04, REFUSED)]
+ONE = [(0.5, 0.0, 0.02, "")]
 
 calls = st.tuples(
     st.floats(0, 2.999), st.floats(0, 2), st.floats(0, 2), st.sampled_from(["", *OUTCOMES[1:], "INTERNAL"])
@@ -40,7 +45,7 @@ def fill(tally: Tally, made: Calls) -> Tally:
     return tally
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(made=st.lists(calls, max_size=50), parts=st.integers(1, 4))
 def test_the_tallies_of_processes_add_up_to_that_of_all(made: Calls, parts: int) -> None:
     whole = fill(Tally(3.0), made)
@@ -61,14 +66,15 @@ def test_what_was_given_up_counts_as_long_as_it_had_waited_and_what_was_refused_
     assert given_up.service.get_total_count() == 0
 
 
-def measured(load: Load, made: Calls) -> Measured:
-    tally = fill(Tally(load.seconds), made)
-    return Measured(load=load, seconds=load.seconds, tallies={LOOKUP: tally}, cpus=[0.5], interrupted=False)
+def measured(demand: Demand, made: Calls) -> Measured:
+    tally = fill(Tally(demand.seconds), made)
+    return Measured(demand=demand, seconds=demand.seconds, tallies={LOOKUP: tally}, cpus=[0.5], interrupted=False)
 
 
 # The search.
 
 
+@settings(deadline=None)
 @given(limit=st.floats(1, 100_000), first=st.floats(1, 100_000))
 def test_the_search_finds_a_limit_closely_in_few_steps(limit: float, first: float) -> None:
     asked = []
@@ -89,36 +95,72 @@ def test_the_search_ends_where_nothing_passes_or_everything_does() -> None:
 
 
 def test_a_step_passes_by_its_p99_and_by_what_is_answered() -> None:
-    load = Load(seconds=3, warmup_s=0, rate=10)
+    demand = Demand(seconds=3, warmup_s=0, rate=10)
     quick = [(0.1, 0.0, 0.01, "")] * 1_000
-    assert within(measured(load, quick), 20)
-    assert not within(measured(load, quick), 5)
-    assert not within(measured(load, quick[20:] + [(0.1, 0.0, 1.0, "")] * 20), 20)
-    assert within(measured(load, [*quick, (0.1, 0.0, 0.0, REFUSED)]), 20)
-    assert not within(measured(load, [*quick, *[(0.1, 0.0, 0.0, REFUSED)] * 5]), 20)
+    assert within(measured(demand, quick), 20)
+    assert not within(measured(demand, quick), 5)
+    assert not within(measured(demand, quick[20:] + [(0.1, 0.0, 1.0, "")] * 20), 20)
+    assert within(measured(demand, [*quick, (0.1, 0.0, 0.0, REFUSED)]), 20)
+    assert not within(measured(demand, [*quick, *[(0.1, 0.0, 0.0, REFUSED)] * 5]), 20)
+
+
+FIRST = Demand(seconds=3, warmup_s=1, rate=10)
+
+
+def stepping(limit: float, made: Calls, ended_early_at: float = 0) -> Ramp:
+    """A search where what is asked beyond a limit is refused, and Ctrl-C comes at some rate."""
+
+    def run(demand: Demand) -> Measured:
+        passes = demand.rate is not None and demand.rate <= limit
+        found = measured(demand, made if passes else [(0.1, 0.0, 0.0, REFUSED)])
+        return replace(found, interrupted=demand.rate == ended_early_at)
+
+    return climb(run, FIRST, 60.0)
+
+
+def test_a_ramp_tells_the_highest_step_that_passed_or_else_the_last() -> None:
+    ramp = stepping(25, ONE)
+    assert ramp.highest == ramp.best.demand.rate == max(s.measured.demand.rate or 0 for s in ramp.steps if s.passed)
+    assert 25 / CLOSE <= ramp.highest <= 25
+    assert [step.measured.demand.rate for step in ramp.steps][:3] == [10, 20, 40]
+    none = stepping(0, ONE)
+    assert (none.highest, none.best) == (None, none.steps[-1].measured)
+
+
+def test_a_ramp_that_is_ended_early_tells_what_it_found_by_then() -> None:
+    ramp = stepping(25, ONE, ended_early_at=40)
+    assert (ramp.interrupted, ramp.highest, [step.passed for step in ramp.steps]) == (True, 20, [True, True])
+    at_once = stepping(25, ONE, ended_early_at=10)
+    assert (at_once.interrupted, at_once.highest, at_once.steps) == (True, None, ())
+    assert at_once.best.interrupted
+    said = "\n".join(lines(told(ONE, ramp=at_once)))
+    assert "none, as far as it got: it was ended early" in said
+
+
+def test_a_ramp_is_for_open_loops() -> None:
+    with pytest.raises(InvalidInput, match="a ramp is for open loops"):
+        climb(lambda demand: measured(demand, []), Demand(seconds=3, warmup_s=0, callers=2), 20)
 
 
 # What is told.
 
 
-def told(made: Calls, **keys: Any) -> dict[str, Any]:
-    load = Load(seconds=3, warmup_s=1, rate=10)
-    steps = [(measured(load, made), True), (measured(Load(seconds=3, warmup_s=1, rate=20), made), False)]
+def told(
+    made: Calls, *, ramp: Ramp | None = None, earlier: dict[str, Any] | None = None, **keys: Any
+) -> dict[str, Any]:
     return json.loads(  # type: ignore[no-any-return]
         json.dumps(
             document(
                 Plan(**{"target": "127.0.0.1:1", "features": features_of(DESCRIPTION, None, None), "ids": 25, **keys}),
                 DESCRIPTION,
-                measured(load, made),
+                ramp.best if ramp else measured(FIRST, made),
                 began="2026-01-01T00:00:00+00:00",
-                ramp=ramp_document(steps, 10.0, 20.0),
+                ramp=ramp,
+                earlier=earlier,
             ),
             allow_nan=False,
         )
     )
-
-
-MADE = [(0.5, 0.0, 0.01, ""), (1.5, 0.0, 0.02, ""), (2.5, 0.0, 0.04, ""), (2.6, 0.0, 0.04, REFUSED)]
 
 
 def test_the_document_has_everything() -> None:
@@ -134,9 +176,27 @@ def test_the_document_has_everything() -> None:
     assert lookup["latency_ms"]["p50"] == pytest.approx(20, rel=0.01)
     assert decoded(lookup["histograms"]["latency_us"]).get_total_count() == 3
     assert sum(span["asked_per_s"] for span in lookup["timeline"]) * 0.5 == pytest.approx(4)
-    said = "\n".join(lines(told(MADE)))
+    said = list(lines(told(MADE)))
+    assert "answered  1.0 requests/s of 1.3 asked" in said
     assert "lookups  4 asked: 3 answered, 1 refused" in said
-    assert "highest rate with p99 within 20 ms: 10 requests/s" in said
+
+
+def test_a_document_has_the_same_keys_whatever_was_asked_for() -> None:
+    bare = told(MADE)
+    assert (bare["ramp"], bare["comparison"]) == (None, None)
+    assert told(MADE, ramp=stepping(10, ONE), earlier=bare).keys() == bare.keys()
+
+
+def test_a_ramp_is_told_step_by_step() -> None:
+    whole = told(ONE, ramp=stepping(10, ONE))
+    steps = whole["ramp"]["steps"]
+    assert [(step["rate"], step["passed"], step["unanswered"]) for step in steps[:2]] == [(10, True, 0), (20, False, 1)]
+    assert steps[0]["p99_ms"] == steps[0]["latency_ms"]["lookup"]["p99"] == pytest.approx(20, rel=0.01)
+    assert steps[1]["p99_ms"] is None
+    said = list(lines(whole))
+    assert f"{'20.0':<14}{'0.0':>12}{'–':>10}{'1':>12}  too high" in said
+    assert "highest rate with p99 within 60 ms: 10 requests/s" in said
+    assert "Ramp: highest rate with p99 within 60 ms: 10 requests/s" in page(whole)
 
 
 def test_a_test_of_nothing_is_told_too() -> None:
@@ -151,16 +211,21 @@ def test_a_comparison_tells_ratios_and_in_what_the_tests_differed(tmp_path: Path
     path = tmp_path / "earlier.json"
     path.write_text(json.dumps(told(MADE)))
     earlier = comparison.read(path)
-    same = comparison.compare(told(MADE), earlier)
+    same = told(MADE, earlier=earlier)["comparison"]
     assert {pair["ratio"] for pair in same["latency_ms"]["lookup"].values()} == {1.0}
     assert same["differences"] == []
-    slower = comparison.compare(told([(due, late, 2 * took, end) for due, late, took, end in MADE], ids=30), earlier)
+    whole = told([(due, late, 2 * took, end) for due, late, took, end in MADE], ids=30, earlier=earlier)
+    slower = whole["comparison"]
     assert slower["latency_ms"]["lookup"]["p50"]["ratio"] == pytest.approx(2, rel=0.01)
     assert slower["differences"] == ["ids: 25 then, 30 now"]
-    assert "warning: it differed in ids: 25 then, 30 now" in list(comparison.lines(slower))
+    assert "warning: the other test differed in ids: 25 then, 30 now" in list(lines(whole))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"loadtest": 1}', '{"loadtest": 9}', "\x00", "[" * 100_000])
+NO_DOCUMENTS = ["", "[]", "{}", '{"loadtest": 1}', '{"loadtest": 9}', "\x00", "[" * 100_000]
+NO_DOCUMENTS += ['{"loadtest": 1, "result": {"calls": {}}}']
+
+
+@pytest.mark.parametrize("text", NO_DOCUMENTS)
 def test_what_is_no_document_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "earlier.json"
     path.write_text(text)
@@ -182,8 +247,7 @@ class Links(HTMLParser):
 
 
 def test_the_page_needs_no_other_file_and_has_all_plots() -> None:
-    now = told(MADE, target="<b>:1")
-    now["comparison"] = comparison.compare(now, told(MADE))
+    now = told(MADE, target="<b>:1", ramp=stepping(10, ONE), earlier=told(MADE))
     text = page(now, told(MADE))
     links = Links()
     links.feed(text)

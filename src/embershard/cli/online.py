@@ -7,6 +7,7 @@ from pathlib import Path
 
 from embershard.cli import commands
 from embershard.cli.flags import Command, add_connection, add_file, add_request, count, of_feature, version
+from embershard.codec import DTYPE_BY_NAME
 
 LOOKUP = """\
 examples:
@@ -124,7 +125,7 @@ def add_online(command: Command) -> None:
 def _add_reading(one: ArgumentParser) -> None:
     one.add_argument(
         "--dtype",
-        choices=["float32", "float16", "int8"],
+        choices=[*DTYPE_BY_NAME],
         default="float32",
         help="of the vectors on the wire (default %(default)s)",
     )

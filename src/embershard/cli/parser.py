@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from embershard import __version__
 from embershard.cli.answer import Answer
-from embershard.cli.load_flags import add_load
+from embershard.cli.loadtest_flags import add_loadtest
 from embershard.cli.offline import add_offline
 from embershard.cli.online import add_online
 from embershard.cli.versions import add_versions
@@ -58,6 +58,6 @@ def parser() -> ArgumentParser:
     )
     add_online(command)
     add_versions(command)
-    add_load(command)
+    add_loadtest(command)
     add_offline(command)
     return made

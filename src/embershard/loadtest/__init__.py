@@ -4,11 +4,15 @@
     arrivals    when, fixed beforehand
     pool        the requests, ready to be sent
     lanes       how they are sent, one after the other on each lane
-    generator   one process that sends them
+    sender      sends them, and notes what becomes of each
+    pacing      has them sent: when due, or once the last was answered
+    generator   one process that does so
     tally       what has become of them
     fleet       several such processes at once
     ramp        the highest rate within a budget
-    report      what is told of it; page, plots and comparison show it
+    comparison  with an earlier test
+    document    what is told of it
+    report      that in words and numbers; page with plots
 
 Latency counts from when a request was to be sent, which is fixed before the first one is: while a service stalls,
 requests go on falling due, and each that waits tells of the stall. A generator that asks again only once it was

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from embershard.errors import InvalidInput
 from embershard.formats.files import about
-from embershard.loadtest.report import FORMAT
 from embershard.loadtest.tally import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+FORMAT: Final = 1
+"""Of documents: those of another one can't be compared."""
+HEADS: Final = ("earlier", "now", "ratio")
 RATES: Final = ("answered_per_s", "rows_per_s", "bytes_per_s")
 _OF_ITS_OWN: Final = ("target", "rate", "callers")
 """What runs are compared by, and so may differ without a warning."""
@@ -33,6 +35,7 @@ def read(path: Path) -> dict[str, Any]:
                 raise InvalidInput("is no document of this version's `embershard loadtest --output`")
             for calls in told["result"]["calls"].values():
                 decoded(calls["histograms"]["latency_us"])
+            compare(told, told)  # has all that will be needed
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, InvalidInput):
                 raise
@@ -58,21 +61,13 @@ def compare(now: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def lines(told: Mapping[str, Any]) -> Iterator[str]:
-    """For people."""
-    yield f"{'beside ' + told['began'][:19]:<30}{'earlier':>14}{'now':>14}{'ratio':>8}"
-    for name, pair in told["rates"].items():
-        yield _line(name.replace("_per_s", "/s"), pair)
+def rows(told: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """What is compared, and the numbers under HEADS, for people."""
+    pairs = {name.replace("_per_s", "/s"): pair for name, pair in told["rates"].items()}
     for kind, numbers in told["latency_ms"].items():
-        for name, pair in numbers.items():
-            yield _line(f"{kind} {name} ms", pair)
-    for difference in told["differences"]:
-        yield f"warning: it differed in {difference}"
-
-
-def _line(name: str, pair: Mapping[str, float | None]) -> str:
-    earlier, now, ratio = ("–" if number is None else f"{number:,.2f}" for number in pair.values())
-    return f"{name:<30}{earlier:>14}{now:>14}{ratio:>8}"
+        pairs |= {f"{kind} {name} ms": pair for name, pair in numbers.items()}
+    for name, pair in pairs.items():
+        yield name, *("–" if pair[head] is None else f"{pair[head]:,.2f}" for head in HEADS)
 
 
 def _pair(now: float | None, earlier: float | None) -> dict[str, float | None]:

@@ -19,7 +19,7 @@ from embershard.loadtest.plan import CONNECTING_S
 from embershard.loadtest.tally import Tally
 
 if TYPE_CHECKING:
-    from embershard.loadtest.plan import Load, Plan
+    from embershard.loadtest.plan import Demand, Plan
 
 LEAD_S: Final = 0.1
 """From when all are ready to when they begin."""
@@ -35,9 +35,9 @@ _Said = TypeVar("_Said")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """What a load has shown."""
+    """What a demand has shown."""
 
-    load: Load
+    demand: Demand
     """What was asked for."""
     seconds: float
     """How long it was measured; less than asked for if it was ended early."""
@@ -77,18 +77,18 @@ class Fleet:
     ) -> None:
         self.close()
 
-    def run(self, load: Load, told: Callable[[list[Progress]], object] = lambda _: None) -> Measured:
-        """Puts the load on the service; `told` hears of progress about each second.
+    def run(self, demand: Demand, told: Callable[[list[Progress]], object] = lambda _: None) -> Measured:
+        """Asks the service for so much; `told` hears of progress about each second.
 
         Ctrl-C ends it early, with what there is by then; a second one, or one before it begins, ends all.
 
         Raises:
             InternalError: an answer isn't what was asked for, or a process has died.
         """
-        self._tell(load)
+        self._tell(demand)
         self._hear(str, STARTING_S)
         self._tell(time.monotonic() + LEAD_S)
-        longest_s = load.whole_s + self._plan.timeout_s + SLACK_S
+        longest_s = demand.whole_s + self._plan.timeout_s + SLACK_S
         interrupted = False
         try:
             finished = self._hear(Finished, longest_s, told)
@@ -99,7 +99,7 @@ class Fleet:
         kinds = finished[0].tallies
         tallies = {kind: Tally.merged([part.tallies[kind] for part in finished]) for kind in kinds}
         return Measured(
-            load=load,
+            demand=demand,
             seconds=max(tally.seconds for tally in tallies.values()),
             tallies=tallies,
             cpus=[part.cpu for part in finished],

@@ -112,9 +112,14 @@ class Lanes:
         for channel in self._channels:
             await channel.close(None)
 
+    @property
+    def full(self) -> bool:
+        """Whether as many as may be are busy."""
+        return self.busy >= self._most
+
     def take(self, kind: str) -> Lane | None:
         """A lane for lookups or updates that is free, or None if as many as may be are busy."""
-        if self.busy >= self._most:
+        if self.full:
             return None
         self.busy += 1
         return self._idle[kind].pop() if self._idle[kind] else self._new(kind)

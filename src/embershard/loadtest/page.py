@@ -6,8 +6,8 @@ import json
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from embershard.loadtest import plots
-from embershard.loadtest.report import latencies, messages, outcomes, seconds_of, shown, title
+from embershard.loadtest import comparison, plots, report
+from embershard.loadtest.tally import PERCENTILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,21 +21,22 @@ table.facts td { text-align: left; vertical-align: top } table.facts td:first-ch
 td { font-variant-numeric: tabular-nums } svg { max-width: 100%; height: auto }
 .warning { background: #fff4dc; border-left: 4px solid #e0a020; padding: .4em .8em } .quiet { color: #667 }
 """
+_TABLE: Final = ("name", "rows", "dim", "ids", "dtype")
 
 
 def page(told: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> str:
     """The whole file; `earlier` is another test's document, where `told` has a comparison with it."""
-    name = escape(title(told))
+    name = escape(report.title(told))
     return "\n".join(
         [
             f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>Load test of {name}</title>',
             f"<style>{_STYLE}</style>",
             f"<h1>Load test of {name}</h1>",
-            f'<p class="quiet">{escape(told["began"])}, {escape(seconds_of(told))}</p>',
+            f'<p class="quiet">{escape(told["began"])}, {escape(report.seconds_of(told))}</p>',
             *(f'<p class="warning">{escape(warning)}</p>' for warning in told["warnings"]),
             *_numbers(told),
             *(_ramp(told) if told["ramp"] else ()),
-            *(_comparison(told["comparison"]) if told.get("comparison") else ()),
+            *(_comparison(told["comparison"]) if told["comparison"] else ()),
             "<h2>Latency by percentile</h2>",
             plots.percentiles(told, earlier),
             "<h2>Latency over time</h2>",
@@ -54,23 +55,14 @@ def page(told: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> s
     )
 
 
-_TABLE: Final = ("name", "rows", "dim", "ids", "dtype")
-
-
 def _numbers(told: Mapping[str, Any]) -> Iterator[str]:
-    whole = told["result"]
-    rate = "" if whole["asked_per_s"] is None else f" of {whole['asked_per_s']:,.1f} asked"
-    yield (
-        f"<p><b>{whole['answered_per_s']:,.1f} requests/s</b> answered{rate}, {whole['rows_per_s']:,.0f} rows/s, "
-        f"{whole['bytes_per_s'] / 1e6:,.1f} MB/s</p>"
-    )
-    rows = [[name, *map(shown, numbers.values())] for name, numbers in latencies(told)]
-    yield _table(("ms", "p50", "p90", "p99", "p99.9", "max"), rows)
-    for kind, calls in whole["calls"].items():
-        yield f"<p>{kind}s: {escape(outcomes(calls))}</p>"
-        yield from (f'<p class="quiet">{escape(message)}</p>' for message in messages(calls))
-    cpus = ", ".join(f"{cpu:.0%}" for cpu in whole["client"]["cpus"])
-    yield f'<p class="quiet">Client processes used {cpus} of a core.</p>'
+    requests, moved = report.rates(told)
+    yield f"<p>Answered <b>{requests}</b>, {moved}</p>"
+    yield _table(("ms", *PERCENTILES), [(name, *numbers) for name, numbers in report.latencies(told)])
+    for kind, calls in told["result"]["calls"].items():
+        yield f"<p>{kind}s: {escape(report.outcomes(calls))}</p>"
+        yield from (f'<p class="quiet">{escape(message)}</p>' for message in report.messages(calls))
+    yield f'<p class="quiet">Client: {report.cpus(told)}</p>'
     if told["configuration"]["loop"] == "open":
         yield (
             '<p class="quiet">From when due: from the time that was fixed beforehand, to the answer, or until it was '
@@ -79,40 +71,15 @@ def _numbers(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _ramp(told: Mapping[str, Any]) -> Iterator[str]:
-    ramp = told["ramp"]
-    found = "none" if ramp["highest_per_s"] is None else f"{ramp['highest_per_s']:,.0f} requests/s"
-    yield f"<h2>Highest rate with p99 within {ramp['p99_ms']:g} ms: {found}</h2>"
+    yield f"<h2>Ramp: {report.verdict(told['ramp'])}</h2>"
     yield plots.ramp(told)
-    yield _table(
-        ("asked/s", "answered/s", "p99 ms", "unanswered", ""),
-        [
-            [
-                f"{step['rate']:,.1f}",
-                f"{step['answered_per_s']:,.1f}",
-                shown(max(numbers["p99"] or 0.0 for numbers in step["latency_ms"].values())),
-                f"{step['unanswered']:,}",
-                "" if step["passed"] else "too high",
-            ]
-            for step in ramp["steps"]
-        ],
-    )
+    yield _table(report.STEP_HEADS, report.steps(told["ramp"]))
 
 
-def _comparison(told: Mapping[str, Any]) -> Iterator[str]:
-    yield f"<h2>Beside the test of {escape(told['began'])}</h2>"
-    pairs = {name.replace("_per_s", "/s"): pair for name, pair in told["rates"].items()}
-    for kind, numbers in told["latency_ms"].items():
-        pairs |= {f"{kind} {name} ms": pair for name, pair in numbers.items()}
-    yield _table(
-        ("", "earlier", "now", "ratio"),
-        [[name, *(_number(pair[key]) for key in ("earlier", "now", "ratio"))] for name, pair in pairs.items()],
-    )
-    for difference in told["differences"]:
-        yield f'<p class="warning">It differed in {escape(difference)}</p>'
-
-
-def _number(number: float | None) -> str:
-    return "–" if number is None else f"{number:,.2f}"
+def _comparison(beside: Mapping[str, Any]) -> Iterator[str]:
+    yield f"<h2>Beside the test of {escape(beside['began'])}</h2>"
+    yield _table(("", *comparison.HEADS), comparison.rows(beside))
+    yield from (f'<p class="warning">{escape(difference)}</p>' for difference in report.differences(beside))
 
 
 def _facts(facts: Mapping[str, Any]) -> str:

@@ -14,6 +14,16 @@ if TYPE_CHECKING:
 
 LOOKUP: Final = "lookup"
 UPDATE: Final = "update"
+# What is asked for unless told otherwise.
+SECONDS, WARMUP_S, TIMEOUT_S = 10.0, 2.0, 10.0
+FIRST_RATE: Final = 100.0
+"""Requests a second, of a ramp's first step."""
+IDS, BAG, ZIPF, UPDATES = 512, 10, 1.05, 0.0
+DTYPE: Final = "float32"
+PROCESSES, CONNECTIONS = 1, 4
+IN_FLIGHT, STREAMS = 1000, 128
+"""Requests under way at once, and streams, where each request has one of its own."""
+SEED: Final = 0
 SPACE_ROWS: Final = 10
 """Ids of a hashed or vocabulary table are drawn from so many times its rows, unless told otherwise."""
 MOST_PROCESSES: Final = 256
@@ -68,29 +78,29 @@ class Plan:
     """What the ids are of."""
     ids: int
     """Ids a request, over all features."""
-    bag: int = 10
+    bag: int = BAG
     """Ids a bag, of pooled features."""
-    zipf: float = 1.05
+    zipf: float = ZIPF
     """The exponent of Zipf's law; 0: all ids are as frequent."""
     replay: tuple[Ready, ...] = ()
     """Lookups to send in turn, in place of drawn ones."""
     replay_file: str = ""
     """Where these are from."""
-    updates: float = 0.0
+    updates: float = UPDATES
     """The share of requests that are updates."""
     stream: bool = False
     """Whether requests go by LookupStream and UpdateStream."""
-    dtype: str = "float32"
+    dtype: str = DTYPE
     """Of the vectors."""
-    processes: int = 1
+    processes: int = PROCESSES
     """Client processes."""
-    connections: int = 4
+    connections: int = CONNECTIONS
     """Of each process."""
-    in_flight: int = 1000
+    in_flight: int = IN_FLIGHT
     """Requests under way at once, of all processes together; the next ones wait for their turn."""
-    timeout_s: float = 10.0
+    timeout_s: float = TIMEOUT_S
     """Deadline of each request, from when it is sent."""
-    seed: int = 0
+    seed: int = SEED
     """Everything that is drawn comes from it."""
 
     def __post_init__(self) -> None:
@@ -114,7 +124,7 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Load:
+class Demand:
     """How much is asked for, and how long: by a rate (open loop), or by callers who wait for answers (closed loop).
 
     Raises:
@@ -158,7 +168,7 @@ def features_of(
 ) -> tuple[Feature, ...]:
     """The features that are served, or those of these names.
 
-    Direct ids are the table's rows; of others `id_space` ids are asked for, or ten times the table's rows.
+    Direct ids are the table's rows; of others `id_space` ids are asked for, or SPACE_ROWS times the table's rows.
 
     Raises:
         InvalidInput: unknown names, or an id space that int64 can't hold.
@@ -183,8 +193,8 @@ def features_of(
     return tuple(known[name] for name in dict.fromkeys(names or known))
 
 
-def shares(total: int, parts: int) -> list[int]:
-    """So many, in parts that differ by one at most: `shares(5, 2)` is [3, 2]."""
+def dealt(total: int, parts: int) -> list[int]:
+    """So many, in parts that differ by one at most: `dealt(5, 2)` is [3, 2]."""
     return [total // parts + (part < total % parts) for part in range(parts)]
 
 
@@ -194,7 +204,7 @@ def check_limits(plan: Plan, limits: pb.Limits) -> None:
         return
     numbers = sum(
         feature.numbers_per_id * count
-        for feature, count in zip(plan.features, shares(plan.ids, len(plan.features)), strict=True)
+        for feature, count in zip(plan.features, dealt(plan.ids, len(plan.features)), strict=True)
     )
     for what, asked, most in (
         ("ids", plan.ids, limits.ids_per_request),
@@ -204,10 +214,10 @@ def check_limits(plan: Plan, limits: pb.Limits) -> None:
             raise InvalidInput(f"a request would have {asked:,} {what}; the service takes {most:,}: lower the ids")
 
 
-def check_callers(plan: Plan, load: Load) -> None:
+def check_callers(plan: Plan, demand: Demand) -> None:
     """Raises InvalidInput where a process would have no caller, or callers would wait for each other."""
-    if load.callers is not None and not plan.processes <= load.callers <= plan.in_flight:
+    if demand.callers is not None and not plan.processes <= demand.callers <= plan.in_flight:
         raise InvalidInput(
-            f"{load.callers:,} callers: give {plan.processes:,} (one a process) to {plan.in_flight:,} (that many may "
+            f"{demand.callers:,} callers: give {plan.processes:,} (one a process) to {plan.in_flight:,} (that many may "
             "be in flight)"
         )

@@ -94,7 +94,7 @@ def ramp(told: Mapping[str, Any]) -> str:
     figure, axes = _axes("requests/s asked", "p99, ms")
     for passed, color, marker, label in ((True, "#2c8a57", "o", "within"), (False, "#b3312c", "x", "too high")):
         steps = [step for step in told["ramp"]["steps"] if step["passed"] is passed]
-        p99 = [max(numbers["p99"] or 0 for numbers in step["latency_ms"].values()) for step in steps]
+        p99 = [math.nan if step["p99_ms"] is None else step["p99_ms"] for step in steps]
         axes.scatter([step["rate"] for step in steps], p99, color=color, marker=marker, label=label, zorder=3)
     axes.axhline(told["ramp"]["p99_ms"], color=_EARLIER, linestyle="--", label="budget")
     _logarithmic(axes, "x")

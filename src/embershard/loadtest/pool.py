@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from embershard import codec
 from embershard.client.wire import lookup_request, update_request
 from embershard.errors import InternalError, InvalidInput
-from embershard.loadtest.plan import LOOKUP, UPDATE, Ready, shares
+from embershard.loadtest.plan import LOOKUP, UPDATE, Ready, dealt
 from embershard.types import FeatureBatch, check_mapping
 from embershard.v1 import embershard_pb2 as pb
 from embershard.zipf import scattered, zipf
@@ -107,7 +107,7 @@ def _filled(make: Callable[[], Ready]) -> list[Ready]:
 
 def _drawn(plan: Plan, generator: np.random.Generator) -> Iterator[tuple[Feature, NDArray[np.int64], list[int] | None]]:
     """(feature, ids, lengths) of a request."""
-    for feature, count in zip(plan.features, shares(plan.ids, len(plan.features)), strict=True):
+    for feature, count in zip(plan.features, dealt(plan.ids, len(plan.features)), strict=True):
         bags = [*([plan.bag] * (count // plan.bag)), *([count % plan.bag] if count % plan.bag else [])]
         yield feature, drawn_ids(feature, count, plan, generator), bags if feature.pooled else None
 

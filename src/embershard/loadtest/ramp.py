@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from embershard.errors import InvalidInput
+from embershard.loadtest.plan import MOST_REQUESTS, Demand
 from embershard.loadtest.tally import milliseconds
 
 if TYPE_CHECKING:
@@ -17,6 +20,69 @@ LOWEST: Final = 1.0
 """Requests a second."""
 UNANSWERED: Final = 0.001
 """The share of requests that may remain without an answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One rate that was tried."""
+
+    measured: Measured
+    """What it showed."""
+    passed: bool
+    """Whether that is within the budget."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ramp:
+    """What a search has found."""
+
+    p99_ms: float
+    """The budget."""
+    best: Measured
+    """The highest step that passed, or the last one if none did."""
+    highest: float | None
+    """Its rate; None: none passed."""
+    steps: tuple[Step, ...]
+    """All that weren't ended early, in turn."""
+    interrupted: bool
+    """Whether the search was ended early."""
+
+
+def climb(run: Callable[[Demand], Measured], first: Demand, p99_ms: float) -> Ramp:
+    """Has `run` try one rate after the other, the first as `first` says. Ctrl-C ends the search with what there is.
+
+    Raises:
+        InvalidInput: the first step has no rate.
+        KeyboardInterrupt: there is nothing yet.
+    """
+    if first.rate is None:
+        raise InvalidInput("a ramp is for open loops: give the rate of its first step")
+    steps: list[Step] = []
+
+    def passes(rate: float) -> bool:
+        measured = run(replace(first, rate=rate))
+        step = Step(measured=measured, passed=not measured.interrupted and within(measured, p99_ms))
+        steps.append(step)
+        if measured.interrupted:
+            raise KeyboardInterrupt
+        return step.passed
+
+    interrupted = False
+    try:
+        search(passes, first.rate, 0.99 * MOST_REQUESTS / first.whole_s)
+    except KeyboardInterrupt:
+        if not steps:
+            raise
+        interrupted = True
+    passed = [step.measured for step in steps if step.passed]
+    best = max(passed, key=lambda measured: measured.demand.rate or 0, default=steps[-1].measured)
+    return Ramp(
+        p99_ms=p99_ms,
+        best=best,
+        highest=best.demand.rate if passed else None,
+        steps=tuple(step for step in steps if not step.measured.interrupted),
+        interrupted=interrupted,
+    )
 
 
 def search(passes: Callable[[float], bool], first: float, highest: float) -> float | None:
@@ -42,7 +108,13 @@ def search(passes: Callable[[float], bool], first: float, highest: float) -> flo
 
 def within(measured: Measured, p99_ms: float) -> bool:
     """Whether the p99 of every kind of request stays within a budget, and nearly all are answered."""
-    return all(
-        (milliseconds(tally.latency, 99) or 0) <= p99_ms and tally.unanswered <= UNANSWERED * tally.asked
-        for tally in measured.tallies.values()
+    tallies = measured.tallies.values()
+    return (worst_p99_ms(measured) or 0) <= p99_ms and all(
+        tally.unanswered <= UNANSWERED * tally.asked for tally in tallies
     )
+
+
+def worst_p99_ms(measured: Measured) -> float | None:
+    """The p99 of the kind of request that waits longest; None: nothing has a latency."""
+    found = [milliseconds(tally.latency, 99) for tally in measured.tallies.values()]
+    return max((p99_ms for p99_ms in found if p99_ms is not None), default=None)

@@ -1,187 +1,44 @@
-"""What is told of a load test: one document, which all else shows (`lines` here, `page`, `comparison`)."""
+"""What a document says in words and numbers, for people: `lines` here, and `page`."""
 
 from __future__ import annotations
 
-import os
-import platform
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
-from embershard.loadtest.tally import ANSWERED, OUTCOMES, encoded, summary
+from embershard.loadtest import comparison
+from embershard.loadtest.tally import ANSWERED, OUTCOMES, PERCENTILES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from embershard.loadtest.fleet import Measured
-    from embershard.loadtest.plan import Load, Plan
-    from embershard.loadtest.tally import Tally
-    from embershard.v1 import embershard_pb2 as pb
-
-FORMAT: Final = 1
-"""Of the document."""
-BUSY: Final = 0.9
-"""A client process that uses so much of a core is a limit itself."""
+STEP_HEADS: Final = ("asked/s", "answered/s", "p99 ms", "unanswered", "")
+"""Of `steps`."""
 _LONGEST: Final = 200
 """Characters of a message."""
-LATE_MS, LATE_SHARE = 1.0, 0.2
-"""Sends that are late by more than this, and by more than this share of the latency, tell of the client."""
-
-
-def document(
-    plan: Plan, description: pb.DescribeResponse, measured: Measured, *, began: str, ramp: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Everything about one test; `began` is when, and `ramp` what `ramp_document` tells."""
-    return {
-        "loadtest": FORMAT,
-        "began": began,
-        "configuration": configuration(plan, measured.load),
-        "served": served(description),
-        "client": {
-            "python": platform.python_version(),
-            "grpcio": metadata.version("grpcio"),
-            "machine": platform.machine(),
-            "cpus": os.cpu_count(),
-        },
-        "result": result(measured),
-        "ramp": ramp,
-        "warnings": [*warnings(measured, plan), *(ramp["warnings"] if ramp else ())],
-    }
-
-
-def configuration(plan: Plan, load: Load) -> dict[str, Any]:
-    """What was asked for."""
-    drawn = {"ids": plan.ids, "bag": plan.bag, "zipf": plan.zipf}
-    return {
-        "target": plan.target,
-        "loop": "closed" if load.rate is None else "open",
-        "rate": load.rate,
-        "callers": load.callers,
-        "seconds": load.seconds,
-        "warmup_s": load.warmup_s,
-        "stream": plan.stream,
-        "dtype": plan.dtype,
-        "features": {feature.name: feature.space for feature in plan.features},
-        **(dict.fromkeys(drawn) if plan.replay else drawn),
-        "replay": plan.replay_file or None,
-        "updates": plan.updates,
-        "processes": plan.processes,
-        "connections": plan.connections,
-        "in_flight": plan.in_flight,
-        "timeout_s": plan.timeout_s,
-        "seed": plan.seed,
-    }
-
-
-def served(description: pb.DescribeResponse) -> dict[str, Any]:
-    """What Describe tells of the service."""
-    return {
-        "name": description.name,
-        "fingerprint": description.fingerprint,
-        "version": description.version,
-        "engine": description.engine,
-        "world_size": description.world_size,
-        "server_version": description.server_version,
-        "tables": [
-            {
-                "name": table.name,
-                "rows": table.rows,
-                "dim": table.dim,
-                "ids": table.id_kind,
-                "dtype": table.dtype,
-                "features": list(table.features),
-            }
-            for table in description.tables
-        ],
-    }
-
-
-def result(measured: Measured) -> dict[str, Any]:
-    """What was measured."""
-    tallies, seconds = measured.tallies, measured.seconds or float("inf")
-    return {
-        "seconds": measured.seconds,
-        "interrupted": measured.interrupted,
-        "asked_per_s": None if measured.load.rate is None else sum(one.asked for one in tallies.values()) / seconds,
-        "answered_per_s": sum(one.in_time for one in tallies.values()) / seconds,
-        "rows_per_s": sum(one.rows for one in tallies.values()) / seconds,
-        "bytes_per_s": sum(one.bytes for one in tallies.values()) / seconds,
-        "calls": {kind: _calls(tally) for kind, tally in tallies.items()},
-        "client": {
-            "cpus": [round(cpu, 3) for cpu in measured.cpus],
-            "late_ms": {kind: summary(tally.late) for kind, tally in tallies.items()},
-            "held": sum(tally.held for tally in tallies.values()),
-        },
-    }
-
-
-def ramp_document(steps: Sequence[tuple[Measured, bool]], highest: float | None, p99_ms: float) -> dict[str, Any]:
-    """Every step of a search, (what it showed, whether it passed), and what was found."""
-    told = []
-    for measured, passed in steps:
-        whole = result(measured)
-        told.append(
-            {
-                "rate": measured.load.rate,
-                "passed": passed,
-                "asked_per_s": whole["asked_per_s"],
-                "answered_per_s": whole["answered_per_s"],
-                "unanswered": sum(tally.unanswered for tally in measured.tallies.values()),
-                "latency_ms": {kind: calls["latency_ms"] for kind, calls in whole["calls"].items()},
-                "client_late": client_was_late(measured) or max(measured.cpus) > BUSY,
-            }
-        )
-    warned = [step["rate"] for step in told if step["client_late"] and not step["passed"]]
-    return {
-        "p99_ms": p99_ms,
-        "highest_per_s": highest,
-        "steps": told,
-        "warnings": [f"at {min(warned):,.0f}/s the client itself was late: the service may do more"] if warned else [],
-    }
-
-
-def client_was_late(measured: Measured) -> bool:
-    """Whether requests were sent late by the client's own doing."""
-    for tally in measured.tallies.values():
-        late, latency = summary(tally.late)["p99"], summary(tally.latency)["p99"]
-        if late is not None and late > LATE_MS and late > LATE_SHARE * (latency or 0):
-            return True
-    return False
-
-
-def warnings(measured: Measured, plan: Plan) -> list[str]:
-    """What makes the numbers worth less than they seem."""
-    told = []
-    if not any(tally.asked for tally in measured.tallies.values()):
-        told.append("nothing was due while it was measured: ask for more, or longer")
-    for number, cpu in enumerate(measured.cpus):
-        if cpu > BUSY:
-            told.append(f"client process {number} used {cpu:.0%} of a core, and may be the limit: use more --processes")
-    if client_was_late(measured):
-        told.append("the client itself sent late: trust what counts from when sent, and give it a machine of its own")
-    if held := sum(tally.held for tally in measured.tallies.values()):
-        told.append(f"{held:,} requests waited in the client, as {plan.in_flight:,} were in flight (--in-flight)")
-    return told
 
 
 def lines(told: Mapping[str, Any]) -> Iterator[str]:
     """For people."""
-    asked, whole = told["configuration"], told["result"]
     yield f"{title(told)}, {seconds_of(told)}"
-    rate = "" if whole["asked_per_s"] is None else f" of {whole['asked_per_s']:,.1f} asked"
-    yield f"answered  {whole['answered_per_s']:,.1f} requests/s{rate}"
-    yield f"          {whole['rows_per_s']:,.0f} rows/s, {whole['bytes_per_s'] / 1e6:,.1f} MB/s"
-    yield f"{'ms':<22}" + "".join(f"{name:>10}" for name in ("p50", "p90", "p99", "p99.9", "max"))
+    requests, moved = rates(told)
+    yield f"answered  {requests}"
+    yield f"          {moved}"
+    yield f"{'ms':<22}" + "".join(f"{name:>10}" for name in PERCENTILES)
     for name, numbers in latencies(told):
-        yield f"{name:<22}" + "".join(f"{shown(number):>10}" for number in numbers.values())
-    for kind, calls in whole["calls"].items():
+        yield f"{name:<22}" + "".join(f"{number:>10}" for number in numbers)
+    for kind, calls in told["result"]["calls"].items():
         yield f"{kind}s  {outcomes(calls)}"
         yield from (f"          {message}" for message in messages(calls))
-    cpus = ", ".join(f"{cpu:.0%}" for cpu in whole["client"]["cpus"])
-    yield f"client    {cpus} of a core" + ("" if asked["processes"] == 1 else " each")
-    if told["ramp"]:
-        yield from _ramp_lines(told["ramp"])
+    yield f"client    {cpus(told)}"
+    if ramp := told["ramp"]:
+        for cells in (STEP_HEADS, *steps(ramp)):
+            yield "{:<14}{:>12}{:>10}{:>12}  {}".format(*cells).rstrip()
+        yield verdict(ramp)
     for warning in told["warnings"]:
         yield f"warning: {warning}"
+    if beside := told["comparison"]:
+        for cells in ((f"beside {beside['began'][:19]}", *comparison.HEADS), *comparison.rows(beside)):
+            yield "{:<30}{:>14}{:>14}{:>8}".format(*cells)
+        yield from (f"warning: {difference}" for difference in differences(beside))
 
 
 def title(told: Mapping[str, Any]) -> str:
@@ -198,14 +55,26 @@ def seconds_of(told: Mapping[str, Any]) -> str:
     return f"{whole['seconds']:.4g} s{early}, after {asked['warmup_s']:g} s of warm-up"
 
 
-def latencies(told: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, float | None]]]:
-    """(name, percentiles in milliseconds) of each histogram that says something of its own."""
+def rates(told: Mapping[str, Any]) -> tuple[str, str]:
+    """Requests a second that were answered, and what that moved."""
+    whole = told["result"]
+    asked = "" if whole["asked_per_s"] is None else f" of {whole['asked_per_s']:,.1f} asked"
+    return (
+        f"{whole['answered_per_s']:,.1f} requests/s{asked}",
+        f"{whole['rows_per_s']:,.0f} rows/s, {whole['bytes_per_s'] / 1e6:,.1f} MB/s",
+    )
+
+
+def latencies(told: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """(name, PERCENTILES in milliseconds) of each histogram that says something of its own."""
     is_open = told["configuration"]["loop"] == "open"
     for kind, calls in told["result"]["calls"].items():
-        yield f"{kind}, from when due" if is_open else kind, calls["latency_ms"]
+        found = {f"{kind}, from when due" if is_open else kind: calls["latency_ms"]}
         if is_open:
-            yield f"{kind}, from when sent", calls["service_ms"]
-            yield "client was late by", told["result"]["client"]["late_ms"][kind]
+            found[f"{kind}, from when sent"] = calls["service_ms"]
+            found["client was late by"] = told["result"]["client"]["late_ms"][kind]
+        for name, numbers in found.items():
+            yield name, [shown(numbers[percentile]) for percentile in PERCENTILES]
 
 
 def shown(number: float | None) -> str:
@@ -228,24 +97,31 @@ def messages(calls: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}, for one: {message if len(message) <= _LONGEST else message[:_LONGEST] + '…'}"
 
 
-def _calls(tally: Tally) -> dict[str, Any]:
-    return {
-        "asked": tally.asked,
-        **{name: tally.outcomes[name] for name in OUTCOMES},
-        "failed": {name: count for name, count in sorted(tally.outcomes.items()) if name not in OUTCOMES},
-        "messages": tally.messages,
-        "latency_ms": summary(tally.latency),
-        "service_ms": summary(tally.service),
-        "timeline": tally.timeline(),
-        "histograms": {"latency_us": encoded(tally.latency), "service_us": encoded(tally.service)},
-    }
+def cpus(told: Mapping[str, Any]) -> str:
+    """What the client processes used."""
+    used = told["result"]["client"]["cpus"]
+    return ", ".join(f"{cpu:.0%}" for cpu in used) + f" of a core{' each' if len(used) > 1 else ''}"
 
 
-def _ramp_lines(ramp: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{'ramp: asked/s':<16}{'answered/s':>12}{'p99 ms':>10}{'unanswered':>12}"
+def steps(ramp: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """What is to be read under STEP_HEADS of each step of a search."""
     for step in ramp["steps"]:
-        p99 = max((numbers["p99"] or 0.0) for numbers in step["latency_ms"].values())
-        verdict = "" if step["passed"] else "  too high"
-        yield f"{step['rate']:<16,.1f}{step['answered_per_s']:>12,.1f}{p99:>10,.2f}{step['unanswered']:>12,}{verdict}"
+        yield (
+            f"{step['rate']:,.1f}",
+            f"{step['answered_per_s']:,.1f}",
+            shown(step["p99_ms"]),
+            f"{step['unanswered']:,}",
+            "" if step["passed"] else "too high",
+        )
+
+
+def verdict(ramp: Mapping[str, Any]) -> str:
+    """What a search has found."""
     found = "none" if ramp["highest_per_s"] is None else f"{ramp['highest_per_s']:,.0f} requests/s"
-    yield f"highest rate with p99 within {ramp['p99_ms']:g} ms: {found}"
+    early = ", as far as it got: it was ended early" if ramp["interrupted"] else ""
+    return f"highest rate with p99 within {ramp['p99_ms']:g} ms: {found}{early}"
+
+
+def differences(beside: Mapping[str, Any]) -> Iterator[str]:
+    """In what two tests differed, which makes their comparison worth less."""
+    yield from (f"the other test differed in {difference}" for difference in beside["differences"])

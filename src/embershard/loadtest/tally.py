@@ -21,7 +21,8 @@ CUT_OFF: Final = "cut_off"
 OUTCOMES: Final = (ANSWERED, REFUSED, DEADLINE_PASSED, NEVER_SENT, CUT_OFF)
 """What may become of a request; every other outcome is the name of the gRPC status that it ended with."""
 GIVEN_UP: Final = (DEADLINE_PASSED, NEVER_SENT, CUT_OFF)
-PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9)
+PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "max": 100.0}
+"""What is told of a histogram, by name."""
 MOST_BINS: Final = 120
 _SHORTEST_BIN_S: Final = 0.5
 _LARGEST_US: Final = 3_600_000_000
@@ -45,9 +46,8 @@ def milliseconds(histogram: Any, percentile: float) -> float | None:
 
 
 def summary(histogram: Any) -> dict[str, float | None]:
-    """Percentiles and the largest, in milliseconds."""
-    named = {f"p{percentile:g}": milliseconds(histogram, percentile) for percentile in PERCENTILES}
-    return named | {"max": milliseconds(histogram, 100)}
+    """PERCENTILES, in milliseconds."""
+    return {name: milliseconds(histogram, percentile) for name, percentile in PERCENTILES.items()}
 
 
 def bin_width_s(seconds: float) -> float:

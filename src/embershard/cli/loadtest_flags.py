@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embershard.cli.flags import Command, add_connection, count, version
-from embershard.cli.loading import loadtest
+from embershard.cli.loadtest import loadtest
+from embershard.codec import DTYPE_BY_NAME
+from embershard.loadtest import plan
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -39,10 +41,10 @@ format of HdrHistogram.
 """
 
 
-def add_load(command: Command) -> None:
+def add_loadtest(command: Command) -> None:
     """Adds the command."""
     one = command("loadtest", loadtest, "Asks a running service for so much, and tells how it bears it.", LOADTEST)
-    add_connection(one, timeout_s=10)
+    add_connection(one, timeout_s=plan.TIMEOUT_S)
     _add_amount(one)
     _add_requests(one)
     _add_client(one)
@@ -52,7 +54,10 @@ def add_load(command: Command) -> None:
 def _add_amount(one: ArgumentParser) -> None:
     how = one.add_mutually_exclusive_group()
     how.add_argument(
-        "--rate", type=float, metavar="R", help="open loop: requests a second; with --ramp of the first step (100)"
+        "--rate",
+        type=float,
+        metavar="R",
+        help=f"open loop: requests a second; with --ramp of the first step ({plan.FIRST_RATE:g})",
     )
     how.add_argument("--callers", type=count, metavar="C", help="closed loop: callers who ask one after the other")
     one.add_argument(
@@ -62,25 +67,40 @@ def _add_amount(one: ArgumentParser) -> None:
     )
     one.add_argument("--p99-ms", type=float, metavar="BUDGET", help="the budget of --ramp, in milliseconds")
     one.add_argument(
-        "--seconds", type=float, default=10.0, metavar="S", help="measured; of --ramp each step (default %(default)g)"
+        "--seconds",
+        type=float,
+        default=plan.SECONDS,
+        metavar="S",
+        help="measured; of --ramp each step (default %(default)g)",
     )
     one.add_argument(
-        "--warmup", type=float, default=2.0, metavar="S", help="before that, and not counted (default %(default)g)"
+        "--warmup",
+        type=float,
+        default=plan.WARMUP_S,
+        metavar="S",
+        help="before that, and not counted (default %(default)g)",
     )
 
 
 def _add_requests(one: ArgumentParser) -> None:
     one.add_argument("--features", metavar="A,B", help="features to ask for (default: all that are served)")
-    one.add_argument("--ids", type=count, metavar="N", help="ids a request, over all its features (default 512)")
-    one.add_argument("--bag", type=count, metavar="N", help="ids a bag of pooled features (default 10)")
+    # No defaults of argparse's, as these flags don't go with --replay.
     one.add_argument(
-        "--zipf", type=float, metavar="S", help="how skewed ids are, the exponent of Zipf's law; 0: not (default 1.05)"
+        "--ids", type=count, metavar="N", help=f"ids a request, over all its features (default {plan.IDS})"
+    )
+    one.add_argument("--bag", type=count, metavar="N", help=f"ids a bag of pooled features (default {plan.BAG})")
+    one.add_argument(
+        "--zipf",
+        type=float,
+        metavar="S",
+        help=f"how skewed ids are, the exponent of Zipf's law; 0: not (default {plan.ZIPF:g})",
     )
     one.add_argument(
         "--id-space",
         type=count,
         metavar="N",
-        help="ids of hashed and vocabulary tables are from 0 to N - 1 (default: ten times the table's rows)",
+        help="ids of hashed and vocabulary tables are from 0 to N - 1 "
+        f"(default: {plan.SPACE_ROWS} times the table's rows)",
     )
     one.add_argument(
         "--replay",
@@ -91,27 +111,34 @@ def _add_requests(one: ArgumentParser) -> None:
     one.add_argument(
         "--updates",
         type=float,
-        default=0.0,
+        default=plan.UPDATES,
         metavar="SHARE",
         help="share of the requests that are updates by small gradients, without client_id: THIS CHANGES THE TABLES, "
         "and adagrad makes its steps as long as for large ones (default %(default)g)",
     )
     one.add_argument("--stream", action="store_true", help="send by LookupStream and UpdateStream")
     one.add_argument(
-        "--dtype", choices=["float32", "float16"], default="float32", help="of the vectors (default %(default)s)"
+        "--dtype", choices=[*DTYPE_BY_NAME], default=plan.DTYPE, help="of the vectors (default %(default)s)"
     )
-    one.add_argument("--seed", type=version, default=0, metavar="N", help="of all that is drawn (default %(default)s)")
+    one.add_argument(
+        "--seed", type=version, default=plan.SEED, metavar="N", help="of all that is drawn (default %(default)s)"
+    )
 
 
 def _add_client(one: ArgumentParser) -> None:
-    one.add_argument("--processes", type=count, default=1, metavar="P", help="client processes (default %(default)s)")
-    one.add_argument("--connections", type=count, default=4, metavar="N", help="of each process (default %(default)s)")
+    one.add_argument(
+        "--processes", type=count, default=plan.PROCESSES, metavar="P", help="client processes (default %(default)s)"
+    )
+    one.add_argument(
+        "--connections", type=count, default=plan.CONNECTIONS, metavar="N", help="of each process (default %(default)s)"
+    )
     one.add_argument(
         "--in-flight",
         type=count,
         metavar="N",
-        help="requests under way at once, of all processes; others wait for their turn (default 1000, or 128 by "
-        "--stream, where each has a stream of its own; or as many as callers)",
+        help="requests under way at once, of all processes; others wait for their turn "
+        f"(default {plan.IN_FLIGHT}, or {plan.STREAMS} by --stream, where each has a stream of its own; "
+        "or as many as callers)",
     )
 
 

@@ -6,15 +6,18 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from embershard.cli.answer import INTERRUPTED, Answer, need_packages
 from embershard.cli.request import read_requests
 from embershard.client import Client
 from embershard.formats.files import about, writing
+from embershard.loadtest import plan as defaults
+from embershard.loadtest.plan import CONNECTING_S, Demand, Plan, check_callers, check_limits, features_of
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -22,42 +25,38 @@ if TYPE_CHECKING:
 
     from embershard.loadtest.fleet import Fleet, Measured
     from embershard.loadtest.generator import Progress
-    from embershard.loadtest.plan import Load, Plan
     from embershard.v1 import embershard_pb2 as pb
 
 PACKAGES: Final = {"hdrhistogram": "hdrh", "matplotlib": "matplotlib", "tqdm": "tqdm"}
 """{distribution: module} that load tests need beyond the client."""
-IDS, BAG, ZIPF = 512, 10, 1.05
-IN_FLIGHT, STREAMS = 1000, 128
-FIRST_RATE: Final = 100.0
 _OF_DRAWN: Final = ("features", "ids", "bag", "zipf", "id_space")
 
 
 def loadtest(options: Namespace) -> Answer:
-    """A load, or several in search of the highest, and what the service made of it."""
+    """A demand, or several in search of the highest rate, and what the service made of it."""
     _check(options)
     need_packages("embershard loadtest", PACKAGES, "loadtest", server=False)
     from embershard.loadtest import comparison, report
+    from embershard.loadtest.document import document
     from embershard.loadtest.fleet import Fleet
-    from embershard.loadtest.plan import CONNECTING_S, check_callers
+    from embershard.loadtest.ramp import climb
 
-    load = _load(options)
+    demand = _demand(options)
     earlier = comparison.read(options.compare) if options.compare else None
     with Client(options.target, timeout_s=options.timeout) as client:
         description = client.describe(timeout_s=max(options.timeout, CONNECTING_S))
     plan = _plan(options, description)
-    check_callers(plan, load)
+    check_callers(plan, demand)
     began = datetime.now(UTC).isoformat(timespec="seconds")
     with Fleet(plan) as fleet:
-        measured, ramp = _ramp(fleet, load, options.p99_ms) if options.ramp else (_run(fleet, load), None)
-    told = report.document(plan, description, measured, began=began, ramp=ramp)
-    told["comparison"] = comparison.compare(told, earlier) if earlier else None
+        ramp = climb(partial(_run, fleet), demand, options.p99_ms) if options.ramp else None
+        measured = ramp.best if ramp else _run(fleet, demand)
+    told = document(plan, description, measured, began=began, ramp=ramp, earlier=earlier)
     _write(options, told, earlier)
-    beside = comparison.lines(told["comparison"]) if earlier else ()
     return Answer(
         document=_without_histograms(told),
-        lines=chain(report.lines(told), beside),
-        status=INTERRUPTED if measured.interrupted or (ramp and ramp["interrupted"]) else 0,
+        lines=report.lines(told),
+        status=INTERRUPTED if measured.interrupted or (ramp and ramp.interrupted) else 0,
     )
 
 
@@ -73,33 +72,33 @@ def _check(options: Namespace) -> None:
         for name in _OF_DRAWN:
             if getattr(options, name) is not None:
                 options.usage_error(f"--replay has the ids: leave out --{name.replace('_', '-')}")
-    if options.ramp and not options.p99_ms > 0:
-        options.usage_error(f"--p99-ms {options.p99_ms:g}: give more than 0")
+    if options.ramp and not 0 < options.p99_ms < inf:
+        options.usage_error(f"--p99-ms {options.p99_ms:g}: give a time of more than 0")
     for path in filter(None, (options.report, options.output)):
         if not path.absolute().parent.is_dir():
             options.usage_error(f"{path}: there is no such folder")
+        if path.is_dir():
+            options.usage_error(f"{path}: is a folder; give a file")
 
 
-def _load(options: Namespace) -> Load:
-    from embershard.loadtest.plan import Load
-
-    rate = FIRST_RATE if options.ramp and options.rate is None else options.rate
-    return Load(seconds=options.seconds, warmup_s=options.warmup, rate=rate, callers=options.callers)
+def _demand(options: Namespace) -> Demand:
+    rate = defaults.FIRST_RATE if options.ramp and options.rate is None else options.rate
+    return Demand(seconds=options.seconds, warmup_s=options.warmup, rate=rate, callers=options.callers)
 
 
 def _plan(options: Namespace, description: pb.DescribeResponse) -> Plan:
-    from embershard.loadtest.plan import Plan, check_limits, features_of
     from embershard.loadtest.pool import replayed
 
     names = [name.strip() for name in options.features.split(",")] if options.features is not None else None
     features = features_of(description, names, options.id_space)
     replay = replayed(read_requests(options.replay), features, options.dtype, options.replay) if options.replay else ()
+    most = max(defaults.STREAMS if options.stream else defaults.IN_FLIGHT, options.callers or 0)
     plan = Plan(
         target=options.target,
         features=features,
-        ids=options.ids or max(IDS, len(features)),
-        bag=options.bag or BAG,
-        zipf=ZIPF if options.zipf is None else options.zipf,
+        ids=options.ids or max(defaults.IDS, len(features)),
+        bag=options.bag or defaults.BAG,
+        zipf=defaults.ZIPF if options.zipf is None else options.zipf,
         replay=replay,
         replay_file=str(options.replay or ""),
         updates=options.updates,
@@ -107,7 +106,7 @@ def _plan(options: Namespace, description: pb.DescribeResponse) -> Plan:
         dtype=options.dtype,
         processes=options.processes,
         connections=options.connections,
-        in_flight=options.in_flight or max(STREAMS if options.stream else IN_FLIGHT, options.callers or 0),
+        in_flight=options.in_flight or most,
         timeout_s=options.timeout,
         seed=options.seed,
     )
@@ -115,57 +114,27 @@ def _plan(options: Namespace, description: pb.DescribeResponse) -> Plan:
     return plan
 
 
-def _run(fleet: Fleet, load: Load) -> Measured:
-    with live(load) as told:
-        return fleet.run(load, told)
-
-
-def _ramp(fleet: Fleet, load: Load, p99_ms: float) -> tuple[Measured, dict[str, Any]]:
-    """The best step, or the last if none passed, and what is told of all."""
-    from embershard.loadtest.plan import MOST_REQUESTS
-    from embershard.loadtest.ramp import search, within
-    from embershard.loadtest.report import ramp_document
-
-    steps: list[tuple[Measured, bool]] = []
-
-    def passes(rate: float) -> bool:
-        measured = _run(fleet, replace(load, rate=rate))
-        passed = not measured.interrupted and within(measured, p99_ms)
-        steps.append((measured, passed))
-        if measured.interrupted:
-            raise KeyboardInterrupt
-        return passed
-
-    interrupted = False
-    try:
-        search(passes, load.rate or FIRST_RATE, 0.99 * MOST_REQUESTS / load.whole_s)
-    except KeyboardInterrupt:
-        if not steps:
-            raise
-        interrupted = True
-    passed = [measured for measured, good in steps if good]
-    best = max(passed, key=lambda measured: measured.load.rate or 0, default=steps[-1][0])
-    highest = best.load.rate if passed else None
-    whole = [step for step in steps if not step[0].interrupted]
-    return best, ramp_document(whole, highest, p99_ms) | {"interrupted": interrupted}
+def _run(fleet: Fleet, demand: Demand) -> Measured:
+    with live(demand) as told:
+        return fleet.run(demand, told)
 
 
 @contextmanager
-def live(load: Load) -> Iterator[Callable[[Sequence[Progress]], None]]:
+def live(demand: Demand) -> Iterator[Callable[[Sequence[Progress]], None]]:
     """A line on a terminal, renewed each second."""
     from tqdm import tqdm
 
     from embershard.loadtest.tally import milliseconds, new_histogram
 
-    what = f"{load.callers:,} callers" if load.rate is None else f"{load.rate:,.6g}/s"
+    what = f"{demand.callers:,} callers" if demand.rate is None else f"{demand.rate:,.6g}/s"
     form = "{desc} {bar:20} {n:.0f}/{total:.0f} s{postfix}"
-    with tqdm(desc=what, total=load.whole_s, bar_format=form, disable=None, leave=False, file=sys.stderr) as bar:
+    with tqdm(desc=what, total=demand.whole_s, bar_format=form, disable=None, leave=False, file=sys.stderr) as bar:
 
         def told(parts: Sequence[Progress]) -> None:
             if bar.disable:
                 return
             measured_s, latency = parts[0].seconds, new_histogram()
-            bar.n = min(load.warmup_s + measured_s, load.whole_s)
+            bar.n = min(demand.warmup_s + measured_s, demand.whole_s)
             if measured_s < 0.1:
                 bar.set_postfix_str("warm-up")
                 return
