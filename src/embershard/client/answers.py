@@ -20,9 +20,7 @@ def read_answer(request: pb.LookupRequest, answer: bytes) -> Rows:
     """
     rows = codec.decode_answer(answer, request.dtype)
     if problem := _problem(request, rows):
-        raise InternalError(
-            f"the answer isn't to what was asked: {problem}; what answers there is no embershard service"
-        )
+        raise InternalError(f"the answer isn't to what was asked: {problem}; {NO_SERVICE}")
     return rows
 
 
@@ -40,9 +38,7 @@ class Asked:
     def read(self, answer: bytes) -> Rows:
         """The answer to the first of them; raises as `read_answer` does."""
         if not self._requests:
-            raise InternalError(
-                "the stream has more answers than requests; what answers there is no embershard service"
-            )
+            raise InternalError(f"the stream has more answers than requests; {NO_SERVICE}")
         return read_answer(self._requests.popleft(), answer)
 
 

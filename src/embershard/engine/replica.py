@@ -114,6 +114,8 @@ class Replica:
         """`load` is joint, and makes an engine of a snapshot's version; `fetch`, too, has what a publication's files
         hold: an engine, or what is to be written into the given one."""
         self.engine, self.version, self.clients = engine, version, clients
+        self.served = version
+        """The last version that is whole: while an entry is applied, that before it."""
         self.activations = list(activations)
         """Those that the log may still have, and the last one."""
         self.publications = list(publications)
@@ -151,6 +153,11 @@ class Replica:
     def apply(self, entry: Entry, now_s: int, *, mine: bool) -> Outcome:
         """Joint: makes the next version; `mine` on the one rank that brings the entry, and learns why it is refused."""
         self.version += 1
+        outcome = self._applied(entry, now_s, mine=mine)
+        self.served = self.version
+        return outcome
+
+    def _applied(self, entry: Entry, now_s: int, *, mine: bool) -> Outcome:
         try:
             match entry.kind:
                 case Kind.UPDATE | Kind.SIGHT:

@@ -106,7 +106,7 @@ class Ticker:
     @property
     def version(self) -> int:
         """What lookups read now."""
-        return self._replica.version
+        return self._replica.served
 
     @property
     def applied_s(self) -> float:
