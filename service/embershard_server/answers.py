@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from embershard import codec
@@ -42,8 +43,12 @@ def _known(counts: IdCounts, request: pb.LookupRequest) -> dict[str, Any]:
     return provenance | ({"updates": counts.updates_N, "sightings": counts.sightings_N} if request.with_counts else {})
 
 
-def _array(vectors: Tensor, dtype: int) -> NDArray[Any]:
+def _array(vectors: Tensor | NDArray[np.float32], dtype: int) -> NDArray[Any]:
     """Vectors [N, D] as they are asked for; int8 rows may be so already."""
+    if isinstance(vectors, np.ndarray):
+        if dtype in (pb.D_TYPE_UNSPECIFIED, pb.D_TYPE_FLOAT32):
+            return vectors
+        vectors = torch.from_numpy(vectors)
     match dtype:
         case pb.D_TYPE_INT8:
             vectors = vectors if vectors.dtype == torch.uint8 else quantised(vectors)

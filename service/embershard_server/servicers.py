@@ -121,7 +121,7 @@ class Servicers:
             raise InvalidInput("a pinned version never changes: leave min_version out, or pinned_version")
         if request.min_version > self._ticker.version:
             # What is asked for may be known only then: a table may have grown.
-            await self._do(LookupJob(read=Read.of([], 0), min_version=request.min_version), call)
+            await self._do(LookupJob(read=Read(parts=[], numbers=0), min_version=request.min_version), call)
         collection = self._collection_of(request.pinned_version)
         batches = [codec.decode_batch(feature) for feature in request.features]
         ids = sum([len(batch.ids) for batch in batches])

@@ -7,7 +7,8 @@ state (whether a vocabulary has room) is found there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,14 +28,12 @@ if TYPE_CHECKING:
     from embershard.config import Config, TableSpec
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Read:
     """A lookup, ready for an engine."""
 
     parts: Sequence[RowBatch]
     """One a feature, in the order of the request."""
-    rows: ByMatrix
-    """What to gather: the rows of each matrix, the parts' one after the other."""
     numbers: int
     """What it costs: numbers of all rows that are touched."""
     generation: int = 0
@@ -42,18 +41,16 @@ class Read:
     as_stored: bool = False
     """Whether int8 rows with which nothing is to be done are answered as they are stored, uint8 [outputs, D + 8]."""
 
-    @classmethod
-    def of(cls, parts: Sequence[RowBatch], numbers: int, generation: int = 0, *, as_stored: bool = False) -> Read:
-        """Reads the rows of these parts."""
-        rows = rows_of_parts(parts)
-        return cls(parts=parts, rows=rows, numbers=numbers, generation=generation, as_stored=as_stored)
+    @cached_property
+    def rows(self) -> ByMatrix:
+        """What to gather: the rows of each matrix, the parts' one after the other."""
+        return rows_of_parts(self.parts)
 
     def settled(self, settle: Callable[[RowBatch], RowBatch]) -> Read:
         """The same with the rows that ids have in this tick."""
         if all(part.ids.keys is None for part in self.parts):
             return self
-        parts = [settle(part) for part in self.parts]
-        return Read.of(parts, self.numbers, self.generation, as_stored=self.as_stored)
+        return replace(self, parts=[settle(part) for part in self.parts])
 
     def answer(self, stored: ByPart, projections: Mapping[str, Tensor]) -> list[Tensor]:
         """The vectors [outputs, D] of each part, from its stored rows."""
@@ -113,7 +110,7 @@ class Collection:
         if with_counts:
             self._check_counts(batches)
         parts = [self._row_batch(batch) for batch in batches]
-        return Read.of(parts, numbers, self.generation, as_stored=as_stored)
+        return Read(parts=parts, numbers=numbers, generation=self.generation, as_stored=as_stored)
 
     def again(self, read: Read) -> Read:
         """A lookup that was made for these tables as they were at another time.

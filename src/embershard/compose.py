@@ -122,6 +122,11 @@ class RowBatch:
         return self.ids.one_row_each and self.ids.signs_M is None and self.table.plain
 
     @property
+    def as_is(self) -> bool:
+        """Whether each answer is one stored row as it is, and it is known which."""
+        return self.ids.keys is None and self.ids.kept_N is None and self.plain
+
+    @property
     def summed(self) -> RowBatch:
         """The same where rows are stored as the sums that `inner` makes of them."""
         return replace(self, inner=ONE_EACH)

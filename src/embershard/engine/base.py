@@ -27,6 +27,9 @@ from embershard.vocabulary import Vocabulary, bytes_of_vocabulary
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from embershard.compose import RowBatch
     from embershard.config import Config, Matrix
     from embershard.engine.world import World
@@ -122,6 +125,10 @@ class Engine(ABC):
     @abstractmethod
     def _kernel(self, group: Group) -> Any:
         """FBGEMM's table-batched embedding of this rank's rows."""
+
+    def at_hand(self, part: RowBatch) -> NDArray[np.float32] | None:  # noqa: ARG002  # for engines that can
+        """The answers [N, D] of a part that is `as_is`, if this process can read them with next to nothing done."""
+        return None
 
     @abstractmethod
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -14,6 +14,10 @@ from embershard.engine.lane import Lane
 from embershard.errors import DeadlineExceeded, EmbershardError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from embershard.config import LimitSpec
@@ -99,8 +103,8 @@ class ActionJob(Job):
 class Answer:
     """A lookup's result."""
 
-    vectors: list[Tensor]
-    """As `Found` has them."""
+    vectors: Sequence[Tensor | NDArray[np.float32]]
+    """As `Found` has them, or as arrays."""
     counts: list[IdCounts]
     """What is known of the ids of each feature; empty unless asked for."""
     version: int

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fbgemm_gpu.split_embedding_configs import SparseType
@@ -20,11 +20,20 @@ from embershard.engine.placement import Group
 from embershard.engine.shard import Shard
 from embershard.sums import Sums
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from embershard.compose import RowBatch
+
 
 class LocalEngine(Engine):
     """Every row in this process."""
 
     name, made_beside = "local", True
+    _placed: list[Group] | None = None
+    """The groups of which `_places` tells {matrix: name of its group, where it begins there}."""
+    _places: Mapping[str, tuple[str, int]]
 
     def _make_shard(self, group: Group) -> Shard:
         """As `Engine._make_shard`."""
@@ -46,6 +55,19 @@ class LocalEngine(Engine):
 
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
         return taken(self.shards[group.name].weight, physical_M)
+
+    def at_hand(self, part: RowBatch) -> NDArray[np.float32] | None:
+        """As `Engine.at_hand`."""
+        if self._placed is not self.groups:
+            self._placed = self.groups
+            self._places = {
+                name: (group.name, slot.offset) for group in self.groups for name, slot in group.slots.items()
+            }
+        group_name, offset = self._places[part.table.name]
+        if (array := self.shards[group_name].array) is None:
+            return None
+        rows_N = part.ids.rows_M
+        return array.take(rows_N + offset if offset else rows_N, axis=0)
 
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
         """As `Engine._hold`."""

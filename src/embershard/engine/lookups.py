@@ -11,6 +11,9 @@ from embershard.engine.work import Work, work_of_reads
 from embershard.errors import InvalidInput
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from embershard.collection import Read
     from embershard.engine.base import Engine
     from embershard.engine.jobs import LookupJob
@@ -44,9 +47,20 @@ class Lookups:
 
     def answer(self, read: Read, *, with_counts: bool) -> Answer:
         """A lookup alone, where no other rank takes part."""
+        if not with_counts and (vectors := self._at_hand(read)) is not None:
+            return Answer(vectors=vectors, counts=[], version=self._replica.version)
         reads, curious = [read], [read] if with_counts else []
         (found,) = look_up(self._replica.engine, reads, curious, work_of_reads(reads, curious))
         return found.at(self._replica.version)
+
+    def _at_hand(self, read: Read) -> list[NDArray[np.float32]] | None:
+        """What is answered of rows that are asked for as they are; None if anything is to be done with any."""
+        found = []
+        for part in read.parts:
+            if not part.as_is or (vectors_ND := self._replica.engine.at_hand(part)) is None:
+                return None
+            found.append(vectors_ND)
+        return found
 
     def serve(self, jobs: Sequence[LookupJob], work: Work) -> None:
         """Joint: one gather for all lookups of all ranks."""

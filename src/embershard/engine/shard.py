@@ -18,6 +18,8 @@ from embershard.rowwise import stored_as
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
     from embershard.engine.placement import Group
 
 Kept = list[tuple[Tensor, Tensor, Tensor]]
@@ -57,6 +59,8 @@ class Shard:
     """float32 sums of squares, [block_rows] or [block_rows, kernel_dim]; None for sgd."""
     books: Books
     """What else is known of them."""
+    array: NDArray[np.float32] | None
+    """The same memory as `weight`, if that is float32 in this host's memory, and rows have no more than their dim."""
     watchers: list[Watcher] = field(default_factory=list)
     """Who wants to see rows before they change."""
 
@@ -64,7 +68,9 @@ class Shard:
     def of(cls, group: Group, kernel: Any, rank: int, weight: Tensor, state: Tensor | None) -> Shard:
         """Keeps books of the rows that a kernel moves."""
         books = Books(group.block_rows, weight.device, counts=group.counts)
-        return cls(group=group, kernel=kernel, rank=rank, weight=weight, state=state, books=books)
+        whole = weight.is_cpu and weight.dtype == torch.float32 and weight.shape[1] == group.dim
+        array = weight.numpy() if whole else None
+        return cls(group=group, kernel=kernel, rank=rank, weight=weight, state=state, books=books, array=array)
 
     @classmethod
     def quantised(cls, group: Group, rank: int, device: torch.device) -> Shard:

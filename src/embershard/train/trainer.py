@@ -80,7 +80,7 @@ class Trainer:
             EmbershardError: on every rank, if the data of any is wrong, or can't be read.
             TrainingError: on every rank: a gradient of the step before was no number.
         """
-        read, problem = Read.of([], 0), batch if isinstance(batch, EmbershardError) else None
+        read, problem = Read(parts=[], numbers=0), batch if isinstance(batch, EmbershardError) else None
         try:
             if not isinstance(batch, EmbershardError):
                 read = self.tables.read([*wanted(self.model, batch, step, self._peers).values()])
