@@ -16,13 +16,22 @@ from support.fake_service import DESCRIPTION
 
 from embershard.errors import InvalidInput
 from embershard.loadtest import comparison
-from embershard.loadtest.document import document
+from embershard.loadtest.document import document, failed
 from embershard.loadtest.fleet import Measured
 from embershard.loadtest.page import page
-from embershard.loadtest.plan import LOOKUP, Demand, Plan, features_of
+from embershard.loadtest.plan import LOOKUP, UPDATE, Demand, Plan, features_of
 from embershard.loadtest.ramp import CLOSE, Ramp, climb, search, within
 from embershard.loadtest.report import lines
-from embershard.loadtest.tally import DEADLINE_PASSED, NEVER_SENT, OUTCOMES, REFUSED, Tally, decoded
+from embershard.loadtest.tally import (
+    DEADLINE_PASSED,
+    NEVER_SENT,
+    OUTCOMES,
+    PERCENTILES,
+    REFUSED,
+    Tally,
+    decoded,
+    summary,
+)
 
 Calls = list[tuple[float, float, float, str]]
 """(when it was due, by how much it was sent late, how long it took then, its outcome if it wasn't answered)."""
@@ -104,6 +113,34 @@ def test_a_step_passes_by_its_p99_and_by_what_is_answered() -> None:
     assert not within(measured(demand, [*quick, *[(0.1, 0.0, 0.0, REFUSED)] * 5]), 20)
 
 
+@pytest.mark.parametrize("rate", [10, 1_000])
+def test_a_step_whose_queue_grows_does_not_pass_and_one_of_steady_latency_does(rate: int) -> None:
+    demand = Demand(seconds=3, warmup_s=0, rate=rate)
+    dues = [number / rate for number in range(3 * rate)]
+    assert not within(measured(demand, [(due, 0.0, due / 2, "") for due in dues]), 2_000)
+    assert within(measured(demand, [(due, 0.0, 0.5, "") for due in dues]), 2_000)
+
+
+def test_a_step_that_fails_counts_once_it_has_failed_twice() -> None:
+    tries: dict[float, int] = {}
+
+    def run(demand: Demand) -> Measured:
+        rate = demand.rate or 0
+        tries[rate] = tries.get(rate, 0) + 1
+        passes = rate <= 20 and (rate != 20 or tries[rate] == 2)
+        return measured(demand, ONE if passes else [(0.1, 0.0, 0.0, REFUSED)])
+
+    ramp = climb(run, FIRST, 60.0)
+    assert ramp.highest == 20
+    assert [(step.measured.demand.rate, step.passed) for step in ramp.steps[:5]] == [
+        (10, True),
+        (20, False),
+        (20, True),
+        (40, False),
+        (40, False),
+    ]
+
+
 FIRST = Demand(seconds=3, warmup_s=1, rate=10)
 
 
@@ -146,14 +183,19 @@ def test_a_ramp_is_for_open_loops() -> None:
 
 
 def told(
-    made: Calls, *, ramp: Ramp | None = None, earlier: dict[str, Any] | None = None, **keys: Any
+    made: Calls,
+    *,
+    ramp: Ramp | None = None,
+    found: Measured | None = None,
+    earlier: dict[str, Any] | None = None,
+    **keys: Any,
 ) -> dict[str, Any]:
     return json.loads(  # type: ignore[no-any-return]
         json.dumps(
             document(
                 Plan(**{"target": "127.0.0.1:1", "features": features_of(DESCRIPTION, None, None), "ids": 25, **keys}),
                 DESCRIPTION,
-                ramp.best if ramp else measured(FIRST, made),
+                ramp.best if ramp else found or measured(FIRST, made),
                 began="2026-01-01T00:00:00+00:00",
                 ramp=ramp,
                 earlier=earlier,
@@ -181,6 +223,73 @@ def test_the_document_has_everything() -> None:
     assert "lookups  4 asked: 3 answered, 1 refused" in said
 
 
+def lost(count: int, outcome: str = "CANCELLED") -> Calls:
+    return [(0.5, 0.0, 0.02, "")] * (1_000 - count) + [(0.5, 0.0, 0.01, outcome)] * count
+
+
+def test_latencies_say_of_how_many_requests_they_are_and_what_is_left_out_is_told() -> None:
+    whole = told(lost(825))
+    said = list(lines(whole))
+    (due,) = [line for line in said if "from when due" in line]
+    assert due.endswith("175 of 1,000")
+    assert any("what was refused or has failed has no latency" in line for line in said)
+    assert "825 of 1,000 lookups (82.5%) weren't answered: 825 CANCELLED (the server cuts calls off" in "\n".join(said)
+    assert "175 of 1,000" in page(whole)
+    everything = "\n".join(lines(told(lost(0))))
+    assert "1,000 of 1,000" in everything
+    assert "has no latency" not in everything
+    assert "weren't answered" not in everything
+
+
+@pytest.mark.parametrize(("count", "warned", "fails"), [(1, False, False), (2, True, False), (11, True, True)])
+@pytest.mark.parametrize("outcome", ["UNAVAILABLE", REFUSED, NEVER_SENT])
+def test_more_than_one_in_a_thousand_is_warned_of_and_more_than_one_in_a_hundred_fails(
+    outcome: str, count: int, warned: bool, fails: bool
+) -> None:
+    assert any("weren't answered" in warning for warning in told(lost(count, outcome))["warnings"]) is warned
+    assert failed(measured(FIRST, lost(count, outcome))) is fails
+
+
+def test_a_percentile_needs_enough_requests() -> None:
+    has = {
+        count: [name for name, value in summary(fill(Tally(3.0), ONE * count).latency).items() if value is not None]
+        for count in (0, 1, 9, 99, 100, 999, 1_000)
+    }
+    assert has == {
+        0: [],
+        1: ["max"],
+        9: ["p50", "max"],
+        99: ["p50", "p90", "max"],
+        100: ["p50", "p90", "p99", "max"],
+        999: ["p50", "p90", "p99", "max"],
+        1_000: [*PERCENTILES],
+    }
+
+
+def test_rows_and_bytes_are_those_of_lookups_and_answers_after_the_end_are_told() -> None:
+    late = [*ONE, (2.9, 0.0, 0.5, "")]
+    found = replace(measured(FIRST, late), tallies={LOOKUP: fill(Tally(3.0), late), UPDATE: fill(Tally(3.0), ONE)})
+    whole = told(ONE, found=found)
+    result = whole["result"]
+    assert (result["answered_per_s"], result["rows_per_s"], result["bytes_per_s"]) == (2 / 3, 1, 100 / 3)
+    said = "\n".join(lines(whole))
+    assert "(answers that came after the end, and aren't in these rates: 1)" in said
+    assert "1 rows/s (vectors that lookups answered), 0.0 kB/s" in said
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "took_ms", "warned"),
+    [(0.2, 1.0, False), (0.9, 5.0, True), (0.9, 20.0, False), (89.0, 300.0, True)],
+)
+def test_a_client_that_sends_late_is_told_of_by_its_share(late_ms: float, took_ms: float, warned: bool) -> None:
+    found = measured(FIRST, [(0.5, late_ms / 1e3, took_ms / 1e3, "")] * 100)
+    for _ in range(100):
+        found.tallies[LOOKUP].send(late_ms / 1e3, held=False)
+    warnings = told([], found=found)["warnings"]
+    assert any("the client itself sent late" in warning for warning in warnings) is warned
+    assert not any("trust" in warning for warning in warnings)
+
+
 def test_a_document_has_the_same_keys_whatever_was_asked_for() -> None:
     bare = told(MADE)
     assert (bare["ramp"], bare["comparison"]) == (None, None)
@@ -191,12 +300,24 @@ def test_a_ramp_is_told_step_by_step() -> None:
     whole = told(ONE, ramp=stepping(10, ONE))
     steps = whole["ramp"]["steps"]
     assert [(step["rate"], step["passed"], step["unanswered"]) for step in steps[:2]] == [(10, True, 0), (20, False, 1)]
-    assert steps[0]["p99_ms"] == steps[0]["latency_ms"]["lookup"]["p99"] == pytest.approx(20, rel=0.01)
+    assert steps[0]["p99_ms"] == steps[0]["latency_ms"]["lookup"]["max"] == pytest.approx(20, rel=0.01)
     assert steps[1]["p99_ms"] is None
+    assert "the slowest stands for p99" in whole["warnings"][-1]
     said = list(lines(whole))
     assert f"{'20.0':<14}{'0.0':>12}{'–':>10}{'1':>12}  too high" in said
-    assert "highest rate with p99 within 60 ms: 10 requests/s" in said
-    assert "Ramp: highest rate with p99 within 60 ms: 10 requests/s" in page(whole)
+    assert "highest rate with p99 within 60 ms: 10 requests/s" in said[0]
+    assert said[1] == "the highest step that passed: 10 requests/s"
+    assert "Steps: highest rate with p99 within 60 ms: 10 requests/s" in page(whole)
+
+
+def test_a_ramp_without_a_step_that_passes_has_failed_and_its_headline_is_none_of_theirs() -> None:
+    ramp = stepping(0, ONE)
+    assert failed(ramp.best, ramp)
+    whole = told(ONE, ramp=ramp)
+    said = list(lines(whole))
+    assert "highest rate with p99 within 60 ms: none" in said[0]
+    assert said[1] == "no step has passed; the last one: 1 requests/s"
+    assert said[1] in page(whole)
 
 
 def test_a_test_of_nothing_is_told_too() -> None:
@@ -210,15 +331,50 @@ def test_a_test_of_nothing_is_told_too() -> None:
 def test_a_comparison_tells_ratios_and_in_what_the_tests_differed(tmp_path: Path) -> None:
     path = tmp_path / "earlier.json"
     path.write_text(json.dumps(told(MADE)))
-    earlier = comparison.read(path)
+    earlier = comparison.read(path, "open")
     same = told(MADE, earlier=earlier)["comparison"]
-    assert {pair["ratio"] for pair in same["latency_ms"]["lookup"].values()} == {1.0}
+    found = same["latency_ms"]["lookup"]
+    assert {name: pair["ratio"] for name, pair in found.items()} == {
+        "p50": 1.0,
+        "p90": None,
+        "p99": None,
+        "p99.9": None,
+        "max": 1.0,
+    }
+    assert same["shares"]["lookup"] == {
+        name: {"earlier": share, "now": share, "ratio": 1.0 if share else None}
+        for name, share in {"answered": 0.75, "refused": 0.25, "failed": 0.0}.items()
+    }
     assert same["differences"] == []
     whole = told([(due, late, 2 * took, end) for due, late, took, end in MADE], ids=30, earlier=earlier)
     slower = whole["comparison"]
     assert slower["latency_ms"]["lookup"]["p50"]["ratio"] == pytest.approx(2, rel=0.01)
     assert slower["differences"] == ["ids: 25 then, 30 now"]
-    assert "warning: the other test differed in ids: 25 then, 30 now" in list(lines(whole))
+    said = list(lines(whole))
+    assert "warning: the other test differed in ids: 25 then, 30 now" in said
+    assert any(line.split() == ["lookup", "answered", "%", "75.00", "75.00", "1.00"] for line in said)
+
+
+def test_tests_of_other_rates_are_compared_with_a_warning_and_other_loops_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "earlier.json"
+    path.write_text(json.dumps(told(MADE)))
+    with pytest.raises(InvalidInput, match="is of a test in open loop, and this one is in closed loop"):
+        comparison.read(path, "closed")
+    earlier = told(MADE)
+    earlier["configuration"]["rate"] = 20.0
+    assert told(MADE, earlier=earlier)["comparison"]["differences"] == ["rate: 20.0 then, 10 now"]
+
+
+def test_what_json_printed_cannot_be_compared_and_what_a_damaged_file_lacks_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "earlier.json"
+    printed = told(MADE)
+    del printed["result"]["calls"]["lookup"]["histograms"]
+    path.write_text(json.dumps(printed))
+    with pytest.raises(InvalidInput, match="was printed by --json, without histograms"):
+        comparison.read(path, "open")
+    path.write_text('{"loadtest": 1}')
+    with pytest.raises(InvalidInput, match="or is damaged: it lacks 'result'"):
+        comparison.read(path, "open")
 
 
 NO_DOCUMENTS = ["", "[]", "{}", '{"loadtest": 1}', '{"loadtest": 9}', "\x00", "[" * 100_000]
@@ -230,7 +386,7 @@ def test_what_is_no_document_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "earlier.json"
     path.write_text(text)
     with pytest.raises(InvalidInput, match=r"earlier\.json: is no document"):
-        comparison.read(path)
+        comparison.read(path, "open")
 
 
 class Links(HTMLParser):

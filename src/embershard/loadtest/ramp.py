@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from embershard.errors import InvalidInput
 from embershard.loadtest.plan import MOST_REQUESTS, Demand
-from embershard.loadtest.tally import milliseconds
+from embershard.loadtest.tally import ANSWERED, milliseconds
 
 if TYPE_CHECKING:
     from embershard.loadtest.fleet import Measured
+    from embershard.loadtest.tally import Tally
 
 GROWTH: Final = 2.0
 CLOSE: Final = 1.05
@@ -20,6 +21,8 @@ LOWEST: Final = 1.0
 """Requests a second."""
 UNANSWERED: Final = 0.001
 """The share of requests that may remain without an answer."""
+LATE: Final = 0.01
+"""The share that may be answered after the end, beyond what is in flight at any time: more is a queue that grows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +52,8 @@ class Ramp:
 
 
 def climb(run: Callable[[Demand], Measured], first: Demand, p99_ms: float) -> Ramp:
-    """Has `run` try one rate after the other, the first as `first` says. Ctrl-C ends the search with what there is.
+    """Has `run` try one rate after the other, the first as `first` says, and each that fails once more before that
+    counts. Ctrl-C ends the search with what there is.
 
     Raises:
         InvalidInput: the first step has no rate.
@@ -60,6 +64,9 @@ def climb(run: Callable[[Demand], Measured], first: Demand, p99_ms: float) -> Ra
     steps: list[Step] = []
 
     def passes(rate: float) -> bool:
+        return tried(rate) or tried(rate)
+
+    def tried(rate: float) -> bool:
         measured = run(replace(first, rate=rate))
         step = Step(measured=measured, passed=not measured.interrupted and within(measured, p99_ms))
         steps.append(step)
@@ -107,14 +114,21 @@ def search(passes: Callable[[float], bool], first: float, highest: float) -> flo
 
 
 def within(measured: Measured, p99_ms: float) -> bool:
-    """Whether the p99 of every kind of request stays within a budget, and nearly all are answered."""
-    tallies = measured.tallies.values()
-    return (worst_p99_ms(measured) or 0) <= p99_ms and all(
-        tally.unanswered <= UNANSWERED * tally.asked for tally in tallies
+    """Whether the p99 of every kind of request stays within a budget, nearly all are answered, and no queue grows."""
+    return (worst_p99_ms(measured) or 0) <= p99_ms and not any(
+        tally.unanswered > UNANSWERED * tally.asked or _queue_grows(tally) for tally in measured.tallies.values()
     )
 
 
+def _queue_grows(tally: Tally) -> bool:
+    """Whether more answers came after the end than are on their way at any time, which is the rate by the mean latency
+    (Little's law); one of them may be there by chance."""
+    in_flight: float = tally.asked * tally.latency.get_mean_value() / 1e6 / tally.seconds
+    return tally.outcomes[ANSWERED] - tally.in_time > 1 + LATE * tally.asked + in_flight
+
+
 def worst_p99_ms(measured: Measured) -> float | None:
-    """The p99 of the kind of request that waits longest; None: nothing has a latency."""
+    """The p99 of the kind of request that waits longest, or the slowest of fewer than 100; None: nothing has a
+    latency."""
     found = [milliseconds(tally.latency, 99) for tally in measured.tallies.values()]
     return max((p99_ms for p99_ms in found if p99_ms is not None), default=None)
