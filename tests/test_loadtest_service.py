@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import os
-import pickle
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from support.service import Service
 
 from embershard import Client
 from embershard.errors import InternalError
+from embershard.loadtest import generator
 from embershard.loadtest.arrivals import arrivals
 from embershard.loadtest.generator import Run
 from embershard.loadtest.lanes import Lanes
@@ -214,10 +214,9 @@ def test_an_answer_after_the_deadline_is_none(monkeypatch: pytest.MonkeyPatch) -
     assert tally.outcomes == {"deadline_passed": 1}
 
 
-@pytest.mark.parametrize("load", ["--rate 100", "--callers 4"], ids=["open", "closed"])
-def test_client_processes_end_with_the_one_that_began_them(load: str) -> None:
+def test_client_processes_end_with_the_one_that_began_them() -> None:
     with FakeService() as service:
-        flags = f"loadtest --target {service.target} {load} --seconds 600 --warmup 0 --processes 2 --ids 2 --json"
+        flags = f"loadtest --target {service.target} --rate 100 --seconds 600 --warmup 0 --processes 2 --ids 2"
         with subprocess.Popen([COMMAND, *flags.split()], stderr=subprocess.PIPE) as process:
             service.wait(50)
             started = psutil.Process(process.pid).children()
@@ -228,22 +227,19 @@ def test_client_processes_end_with_the_one_that_began_them(load: str) -> None:
     assert (len(started), left, errors) == (3, [], b"")
 
 
-def test_processes_that_fail_together_end_with_one_message() -> None:
-    with FakeService() as service:
-        (item,) = features_of(DESCRIPTION, None, None)
-        asked = plan(service.target, features=(replace(item, dim=8),), processes=3)
-        program = (
-            "import pickle, sys\n"
-            "from embershard.errors import InternalError\n"
-            "from embershard.loadtest.fleet import Fleet\n"
-            "plan, demand = pickle.loads(sys.stdin.buffer.read())\n"
-            "try:\n"
-            "    with Fleet(plan) as fleet: fleet.run(demand)\n"
-            "except InternalError: print('told')\n"
-        )
-        given = pickle.dumps((asked, Demand(seconds=5, warmup_s=0, rate=300)))
-        done = subprocess.run([sys.executable, "-c", program], input=given, capture_output=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"told\n", b"")
+def test_a_process_whose_pipe_has_broken_stops_and_complains_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    ours.close()
+    stopped = threading.Event()
+    run: Any = SimpleNamespace(progress=lambda: "so far", stop=stopped.set)
+    asyncio.run(generator._watch(theirs, asyncio.Queue(), run, now() - 1))  # it is time to tell of progress
+    assert stopped.is_set()
+
+    async def fails(*_: object) -> None:
+        raise InternalError("as the test says")
+
+    monkeypatch.setattr(generator, "_serve", fails)
+    generator.main(theirs, plan("127.0.0.1:1"), 0)  # others have failed before, and all are being ended
 
 
 def test_ctrl_c_ends_early_and_tells_what_there_is(tmp_path: Path) -> None:
