@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from support.command import call, refused
 from support.fake_service import FakeService
 
 from embershard.cli.loadtest import live
+from embershard.loadtest.fleet import Measured
 from embershard.loadtest.generator import Progress
 from embershard.loadtest.plan import Demand
 from embershard.loadtest.tally import add, encoded, new_histogram
@@ -105,12 +107,35 @@ def test_what_cannot_be_written_after_all_costs_no_result(
     assert f"warning: {taken}: is there already, and is no regular file" in output
 
 
+@pytest.mark.parametrize("flags", ["--rate 50", "--callers 2", "--rate 6 --ramp --p99-ms 60000"])
+def test_a_service_that_answers_nothing_is_told_and_fails(flags: str) -> None:
+    def refuses(_: int, call: grpc.ServicerContext) -> None:
+        call.abort(grpc.StatusCode.INVALID_ARGUMENT, "as the test says")
+
+    with FakeService(refuses) as service:
+        flags += f" --target {service.target} --seconds 0.5 --warmup 0 --ids 2"
+        status, output, errors = call("loadtest", *flags.split())
+    assert (status, errors) == (1, "")
+    assert "lookups (100.0%) weren't answered: " in output
+    assert "INVALID_ARGUMENT (as the test says)" in output
+
+
 def test_ctrl_c_before_anything_is_measured_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("embershard.cli.loadtest.need_packages", interrupted)
     assert call("loadtest", "--rate", 1) == (130, "", "embershard: ended by Ctrl-C, and nothing was measured\n")
+
+
+def test_so_is_ctrl_c_while_it_warms_up(fake: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(_: object, demand: Demand) -> Measured:
+        return Measured(demand=demand, seconds=0.0, tallies={}, cpus=[], interrupted=True)
+
+    monkeypatch.setattr("embershard.cli.loadtest._run", ended)
+    status, output, errors = call("loadtest", "--target", fake.target, "--rate", 1, "--ids", 2)
+    assert (status, output) == (130, "")
+    assert errors == "embershard: ended by Ctrl-C, and nothing was measured\n"
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ def test_a_step_passes_by_its_p99_and_by_what_is_answered() -> None:
     demand = Demand(seconds=3, warmup_s=0, rate=10)
     quick = [(0.1, 0.0, 0.01, "")] * 1_000
     assert within(measured(demand, quick), 20)
+    assert not within(measured(demand, []), 20)
     assert not within(measured(demand, quick), 5)
     assert not within(measured(demand, quick[20:] + [(0.1, 0.0, 1.0, "")] * 20), 20)
     assert within(measured(demand, [*quick, (0.1, 0.0, 0.0, REFUSED)]), 20)
@@ -91,6 +92,8 @@ def test_a_ramp_that_is_ended_early_tells_what_it_found_by_then() -> None:
     at_once = stepping(25, ONE, ended_early_at=10)
     assert (at_once.interrupted, at_once.highest, at_once.steps) == (True, None, ())
     assert at_once.best.interrupted
+    after_failures = stepping(3, ONE, ended_early_at=2.5)
+    assert (after_failures.highest, after_failures.best.demand.rate, after_failures.interrupted) == (None, 5, True)
     said = "\n".join(lines(told(ONE, ramp=at_once)))
     assert "none, as far as it got: it was ended early" in said
 

@@ -74,6 +74,8 @@ def _tested(options: Namespace, demand: Demand, draft: Plan) -> Answer:
     with Fleet(plan) as fleet:
         ramp = climb(partial(_run, fleet), demand, options.p99_ms) if options.ramp else None
         measured = ramp.best if ramp else _run(fleet, demand)
+    if measured.interrupted and not measured.seconds:
+        raise KeyboardInterrupt  # while it warmed up
     told = document(plan, description, measured, began=began, ramp=ramp, earlier=earlier)
     unwritten = _write(options, told, earlier)
     told["warnings"] += unwritten

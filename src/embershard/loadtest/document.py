@@ -186,7 +186,9 @@ def unanswered(kind: str, tally: Tally) -> str:
         message = tally.messages.get(name, "")
         message = _MEANS.get(name, "") if message in ("", name) else message
         message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
-        told.append(f"{count:,} {name.replace('_', ' ')}" + (f" ({message})" if message else ""))
+        told.append(
+            f"{count:,} {name.replace('_', ' ') if name in OUTCOMES else name}" + (f" ({message})" if message else "")
+        )
     share = tally.unanswered / tally.asked
     return f"{tally.unanswered:,} of {tally.asked:,} {kind}s ({share:.1%}) weren't answered: {', '.join(told)}"
 

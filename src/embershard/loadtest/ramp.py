@@ -18,7 +18,7 @@ GROWTH: Final = 2.0
 CLOSE: Final = 1.05
 """The search ends where the lowest rate that is too high is no more than this times the highest that isn't."""
 LOWEST: Final = 1.0
-"""Requests a second."""
+"""Requests a second; and a step asks for one at least."""
 UNANSWERED: Final = 0.001
 """The share of requests that may remain without an answer."""
 LATE: Final = 0.01
@@ -42,7 +42,7 @@ class Ramp:
     p99_ms: float
     """The budget."""
     best: Measured
-    """The highest step that passed, or the last one if none did."""
+    """The highest step that passed, or the last one if none did; one that was ended early only if there is no other."""
     highest: float | None
     """Its rate; None: none passed."""
     steps: tuple[Step, ...]
@@ -76,24 +76,25 @@ def climb(run: Callable[[Demand], Measured], first: Demand, p99_ms: float) -> Ra
 
     interrupted = False
     try:
-        search(passes, first.rate, 0.99 * MOST_REQUESTS / first.whole_s)
+        search(passes, first.rate, 0.99 * MOST_REQUESTS / first.whole_s, max(LOWEST, 1 / first.seconds))
     except KeyboardInterrupt:
         if not steps:
             raise
         interrupted = True
     passed = [step.measured for step in steps if step.passed]
-    best = max(passed, key=lambda measured: measured.demand.rate or 0, default=steps[-1].measured)
+    whole = [step for step in steps if not step.measured.interrupted]
+    best = max(passed, key=lambda measured: measured.demand.rate or 0, default=(whole or steps)[-1].measured)
     return Ramp(
         p99_ms=p99_ms,
         best=best,
         highest=best.demand.rate if passed else None,
-        steps=tuple(step for step in steps if not step.measured.interrupted),
+        steps=tuple(whole),
         interrupted=interrupted,
     )
 
 
-def search(passes: Callable[[float], bool], first: float, highest: float) -> float | None:
-    """The highest rate found that passes, up to `highest`; None: not even one a second does."""
+def search(passes: Callable[[float], bool], first: float, highest: float, lowest: float = LOWEST) -> float | None:
+    """The highest rate found that passes, up to `highest`; None: not even the lowest does."""
     low, high, rate = 0.0, 0.0, first
     while not (low and high) or high > CLOSE * low:
         if passes(rate):
@@ -105,9 +106,9 @@ def search(passes: Callable[[float], bool], first: float, highest: float) -> flo
                 break
             rate = min(low * GROWTH, highest)
         elif not low:
-            if high <= LOWEST:
+            if high <= lowest:
                 return None
-            rate = max(high / GROWTH, LOWEST)
+            rate = max(high / GROWTH, lowest)
         else:
             rate = (low * high) ** 0.5
     return low
@@ -115,7 +116,10 @@ def search(passes: Callable[[float], bool], first: float, highest: float) -> flo
 
 def within(measured: Measured, p99_ms: float) -> bool:
     """Whether the p99 of every kind of request stays within a budget, nearly all are answered, and no queue grows."""
-    return (worst_p99_ms(measured) or 0) <= p99_ms and not any(
+    slowest_ms = worst_p99_ms(measured)
+    if slowest_ms is None or slowest_ms > p99_ms:
+        return False
+    return not any(
         tally.unanswered > UNANSWERED * tally.asked or _queue_grows(tally) for tally in measured.tallies.values()
     )
 
