@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ from support.command import COMMAND, answer, call, lines, run
 from support.service import Service
 
 import embershard
+import embershard_command
 from embershard import Client
 
 if TYPE_CHECKING:
@@ -187,6 +189,12 @@ def test_a_number_that_json_does_not_have_is_null(client: Client) -> None:
     assert told["features"]["user_id"]["vectors"] == [[None, None, 1.0, 0.0]]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_a_lookup_says_of_which_dtype_its_vectors_were(client: Client, dtype: str) -> None:
+    assert answer("lookup", "--ids", "user_id=3", "--dtype", dtype)["features"]["user_id"]["dtype"] == dtype
+    assert lines("lookup", "--ids", "user_id=3", "--dtype", dtype)[1] == f"user_id: 1 id, 4 × {dtype}"
+
+
 def test_snapshot_tells_version_path_and_size(client: Client) -> None:
     told = answer("snapshot")
     files = [path for path in Path(told["path"]).iterdir() if path.name != "manifest.json"]
@@ -270,6 +278,15 @@ def test_ctrl_c_ends_a_command_in_silence_and_status_130(tmp_path: Path) -> None
         process.send_signal(signal.SIGINT)
         output = process.communicate(timeout=60)
     assert (process.returncode, *output) == (130, b"", b"")
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Importing(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "embershard.cli", Importing("embershard.cli"))
+    assert embershard_command.main() == 130
 
 
 def test_a_reader_that_leaves_ends_a_command_in_silence(client: Client) -> None:

@@ -30,12 +30,11 @@ def plan(**keys: Any) -> Plan:
 
 def test_arrivals_are_a_poisson_process() -> None:
     rate, seconds = 500.0, 200.0
-    times_N = arrivals(rate, seconds, seed=1)
+    times_N = arrivals(rate, 0, seconds, seed=1)
     gaps_N = np.diff(times_N)
     assert (gaps_N >= 0).all()
     assert 0 <= times_N[0] < times_N[-1] < seconds
     # Five standard errors, and the seed is fixed.
-    assert abs(len(times_N) - rate * seconds) < 5 * np.sqrt(rate * seconds)
     assert abs(gaps_N.mean() * rate - 1) < 5 / np.sqrt(len(gaps_N))
     assert abs(gaps_N.std() * rate - 1) < 5 / np.sqrt(len(gaps_N))
     assert abs(np.mean(gaps_N > 1 / rate) - np.exp(-1)) < 5 * 0.5 / np.sqrt(len(gaps_N))
@@ -45,12 +44,22 @@ def test_arrivals_are_a_poisson_process() -> None:
 
 
 @settings(deadline=None)
+@given(rate=st.floats(0.1, 2_000), warmup_s=st.floats(0, 3), seconds=st.floats(0.1, 3), seed=st.integers(0, 2**32))
+def test_as_many_are_due_as_the_rate_says_however_short_it_is(
+    rate: float, warmup_s: float, seconds: float, seed: int
+) -> None:
+    times_N = arrivals(rate, warmup_s, seconds, seed)
+    assert (times_N >= warmup_s).sum() == round(rate * seconds)
+    assert len(times_N) == round(rate * seconds) + round(rate * warmup_s)
+
+
+@settings(deadline=None)
 @given(rate=st.floats(0.1, 2_000), seconds=st.floats(0.1, 3), seed=st.integers(0, 2**32), parts=st.integers(1, 5))
 def test_all_processes_together_send_one_stream_whatever_their_number(
     rate: float, seconds: float, seed: int, parts: int
 ) -> None:
-    whole_N = arrivals(rate, seconds, seed)
-    parts_N = [arrivals(rate, seconds, seed)[number::parts] for number in range(parts)]
+    whole_N = arrivals(rate, 1, seconds, seed)
+    parts_N = [arrivals(rate, 1, seconds, seed)[number::parts] for number in range(parts)]
     assert np.array_equal(np.sort(np.concatenate(parts_N)), whole_N)
     updates_N = updates_among(len(whole_N), 0.25, seed)
     assert sum(len(updates_N[number::parts]) for number in range(parts)) == len(whole_N)
@@ -170,11 +179,11 @@ def test_an_answer_that_is_none_is_found() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"ids": 1}, "1 ids a request are too few for 2 features"),
+        ({"ids": 1}, "ids a request: 1, which is too few for 2 features"),
         ({"updates": 1.5}, "give a share from 0 to 1"),
         ({"updates": float("nan")}, "give a share from 0 to 1"),
         ({"zipf": -1}, "the exponent of Zipf's law is -1"),
-        ({"processes": 257}, "257 processes of 4 connections; give up to 256 each"),
+        ({"processes": 257}, "processes: 257, and connections of each: 4; give up to 256"),
         ({"processes": 2, "in_flight": 1}, "too few for 2 processes"),
     ],
 )
@@ -192,7 +201,7 @@ def test_a_plan_that_cannot_be_is_refused(keys: dict[str, Any], message: str) ->
         ({"rate": 1, "seconds": float("nan")}, "nan seconds"),
         ({"rate": 1, "warmup_s": -1}, "after -1 of warm-up"),
         ({"rate": 0}, "a rate of 0 requests"),
-        ({"rate": float("inf")}, "a rate of inf requests"),
+        ({"rate": float("inf")}, "a rate of inf requests a second; give a finite number"),
         ({"rate": 1e9}, "more than 20,000,000 requests"),
         ({"callers": 0}, "give one at least"),
     ],
@@ -209,6 +218,13 @@ def test_features_are_those_that_are_served() -> None:
         features_of(DESCRIPTION, ["shoe"], None)
     with pytest.raises(InvalidInput, match="a request would have 2,000 ids; the service takes 1,000"):
         check_limits(plan(features=(item,), ids=2_000), DESCRIPTION.limits)
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(0, "direct"), (2**62 + 1, "direct"), (2**61, "hashed")])
+def test_a_feature_whose_ids_cannot_be_drawn_is_named(rows: int, kind: str) -> None:
+    description = pb.DescribeResponse(tables=[pb.Table(name="t", features=["odd"], rows=rows, dim=4, id_kind=kind)])
+    with pytest.raises(InvalidInput, match="feature 'odd' would have"):
+        features_of(description, None, None)
 
 
 @settings(deadline=None)

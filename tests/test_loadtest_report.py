@@ -5,44 +5,30 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fake_service import DESCRIPTION
+from support.loadtest import FIRST, MADE, ONE, Calls, fill, lost, measured, stepping, told
 
-from embershard.errors import InvalidInput
-from embershard.loadtest import comparison
-from embershard.loadtest.document import document
-from embershard.loadtest.fleet import Measured
+from embershard.loadtest.document import failed
 from embershard.loadtest.page import page
-from embershard.loadtest.plan import LOOKUP, Demand, Plan, features_of
-from embershard.loadtest.ramp import CLOSE, Ramp, climb, search, within
+from embershard.loadtest.plan import LOOKUP, UPDATE
 from embershard.loadtest.report import lines
-from embershard.loadtest.tally import DEADLINE_PASSED, NEVER_SENT, OUTCOMES, REFUSED, Tally, decoded
-
-Calls = list[tuple[float, float, float, str]]
-"""(when it was due, by how much it was sent late, how long it took then, its outcome if it wasn't answered)."""
-
-MADE = [(0.5, 0.0, 0.01, ""), (1.5, 0.0, 0.02, ""), (2.5, 0.0, 0.04, ""), (2.6, 0.0, 0.04, REFUSED)]
-ONE = [(0.5, 0.0, 0.02, "")]
+from embershard.loadtest.tally import (
+    DEADLINE_PASSED,
+    NEVER_SENT,
+    OUTCOMES,
+    PERCENTILES,
+    REFUSED,
+    Tally,
+    decoded,
+    summary,
+)
 
 calls = st.tuples(
     st.floats(0, 2.999), st.floats(0, 2), st.floats(0, 2), st.sampled_from(["", *OUTCOMES[1:], "INTERNAL"])
 )
-
-
-def fill(tally: Tally, made: Calls) -> Tally:
-    for due, late, took, outcome in made:
-        tally.ask(due)
-        if outcome:
-            tally.end(outcome, due, due + late + took)
-        else:
-            tally.answer(due, due + late, due + late + took, 3, 100)
-    return tally
 
 
 @settings(max_examples=30, deadline=None)
@@ -66,103 +52,6 @@ def test_what_was_given_up_counts_as_long_as_it_had_waited_and_what_was_refused_
     assert given_up.service.get_total_count() == 0
 
 
-def measured(demand: Demand, made: Calls) -> Measured:
-    tally = fill(Tally(demand.seconds), made)
-    return Measured(demand=demand, seconds=demand.seconds, tallies={LOOKUP: tally}, cpus=[0.5], interrupted=False)
-
-
-# The search.
-
-
-@settings(deadline=None)
-@given(limit=st.floats(1, 100_000), first=st.floats(1, 100_000))
-def test_the_search_finds_a_limit_closely_in_few_steps(limit: float, first: float) -> None:
-    asked = []
-
-    def passes(rate: float) -> bool:
-        asked.append(rate)
-        return rate <= limit
-
-    found = search(passes, first, 1e6)
-    assert found is not None
-    assert found <= limit <= found * CLOSE
-    assert len(asked) <= 1 + abs(np.log2(limit / first)) + 7
-
-
-def test_the_search_ends_where_nothing_passes_or_everything_does() -> None:
-    assert search(lambda _: False, 1_000, 1e6) is None
-    assert search(lambda _: True, 1_000, 1e6) == 1e6
-
-
-def test_a_step_passes_by_its_p99_and_by_what_is_answered() -> None:
-    demand = Demand(seconds=3, warmup_s=0, rate=10)
-    quick = [(0.1, 0.0, 0.01, "")] * 1_000
-    assert within(measured(demand, quick), 20)
-    assert not within(measured(demand, quick), 5)
-    assert not within(measured(demand, quick[20:] + [(0.1, 0.0, 1.0, "")] * 20), 20)
-    assert within(measured(demand, [*quick, (0.1, 0.0, 0.0, REFUSED)]), 20)
-    assert not within(measured(demand, [*quick, *[(0.1, 0.0, 0.0, REFUSED)] * 5]), 20)
-
-
-FIRST = Demand(seconds=3, warmup_s=1, rate=10)
-
-
-def stepping(limit: float, made: Calls, ended_early_at: float = 0) -> Ramp:
-    """A search where what is asked beyond a limit is refused, and Ctrl-C comes at some rate."""
-
-    def run(demand: Demand) -> Measured:
-        passes = demand.rate is not None and demand.rate <= limit
-        found = measured(demand, made if passes else [(0.1, 0.0, 0.0, REFUSED)])
-        return replace(found, interrupted=demand.rate == ended_early_at)
-
-    return climb(run, FIRST, 60.0)
-
-
-def test_a_ramp_tells_the_highest_step_that_passed_or_else_the_last() -> None:
-    ramp = stepping(25, ONE)
-    assert ramp.highest == ramp.best.demand.rate == max(s.measured.demand.rate or 0 for s in ramp.steps if s.passed)
-    assert 25 / CLOSE <= ramp.highest <= 25
-    assert [step.measured.demand.rate for step in ramp.steps][:3] == [10, 20, 40]
-    none = stepping(0, ONE)
-    assert (none.highest, none.best) == (None, none.steps[-1].measured)
-
-
-def test_a_ramp_that_is_ended_early_tells_what_it_found_by_then() -> None:
-    ramp = stepping(25, ONE, ended_early_at=40)
-    assert (ramp.interrupted, ramp.highest, [step.passed for step in ramp.steps]) == (True, 20, [True, True])
-    at_once = stepping(25, ONE, ended_early_at=10)
-    assert (at_once.interrupted, at_once.highest, at_once.steps) == (True, None, ())
-    assert at_once.best.interrupted
-    said = "\n".join(lines(told(ONE, ramp=at_once)))
-    assert "none, as far as it got: it was ended early" in said
-
-
-def test_a_ramp_is_for_open_loops() -> None:
-    with pytest.raises(InvalidInput, match="a ramp is for open loops"):
-        climb(lambda demand: measured(demand, []), Demand(seconds=3, warmup_s=0, callers=2), 20)
-
-
-# What is told.
-
-
-def told(
-    made: Calls, *, ramp: Ramp | None = None, earlier: dict[str, Any] | None = None, **keys: Any
-) -> dict[str, Any]:
-    return json.loads(  # type: ignore[no-any-return]
-        json.dumps(
-            document(
-                Plan(**{"target": "127.0.0.1:1", "features": features_of(DESCRIPTION, None, None), "ids": 25, **keys}),
-                DESCRIPTION,
-                ramp.best if ramp else measured(FIRST, made),
-                began="2026-01-01T00:00:00+00:00",
-                ramp=ramp,
-                earlier=earlier,
-            ),
-            allow_nan=False,
-        )
-    )
-
-
 def test_the_document_has_everything() -> None:
     whole = told(MADE)["result"]
     assert (whole["asked_per_s"], whole["answered_per_s"], whole["rows_per_s"], whole["bytes_per_s"]) == (
@@ -181,22 +70,73 @@ def test_the_document_has_everything() -> None:
     assert "lookups  4 asked: 3 answered, 1 refused" in said
 
 
+def test_latencies_say_of_how_many_requests_they_are_and_what_is_left_out_is_told() -> None:
+    whole = told(lost(825))
+    said = list(lines(whole))
+    (due,) = [line for line in said if "from when due" in line]
+    assert due.endswith("175 of 1,000")
+    assert any("what was refused or has failed has no latency" in line for line in said)
+    assert "825 of 1,000 lookups (82.5%) weren't answered: 825 CANCELLED (the server cuts calls off" in "\n".join(said)
+    assert "175 of 1,000" in page(whole)
+    everything = "\n".join(lines(told(lost(0))))
+    assert "1,000 of 1,000" in everything
+    assert "has no latency" not in everything
+    assert "weren't answered" not in everything
+
+
+@pytest.mark.parametrize(("count", "warned", "fails"), [(1, False, False), (2, True, False), (11, True, True)])
+@pytest.mark.parametrize("outcome", ["UNAVAILABLE", REFUSED, NEVER_SENT])
+def test_more_than_one_in_a_thousand_is_warned_of_and_more_than_one_in_a_hundred_fails(
+    outcome: str, count: int, warned: bool, fails: bool
+) -> None:
+    assert any("weren't answered" in warning for warning in told(lost(count, outcome))["warnings"]) is warned
+    assert failed(measured(FIRST, lost(count, outcome))) is fails
+
+
+def test_a_percentile_needs_enough_requests() -> None:
+    has = {
+        count: [name for name, value in summary(fill(Tally(3.0), ONE * count).latency).items() if value is not None]
+        for count in (0, 1, 9, 99, 100, 999, 1_000)
+    }
+    assert has == {
+        0: [],
+        1: ["max"],
+        9: ["p50", "max"],
+        99: ["p50", "p90", "max"],
+        100: ["p50", "p90", "p99", "max"],
+        999: ["p50", "p90", "p99", "max"],
+        1_000: [*PERCENTILES],
+    }
+
+
+def test_rows_and_bytes_are_those_of_lookups_and_answers_after_the_end_are_told() -> None:
+    late = [*ONE, (2.9, 0.0, 0.5, "")]
+    found = replace(measured(FIRST, late), tallies={LOOKUP: fill(Tally(3.0), late), UPDATE: fill(Tally(3.0), ONE)})
+    whole = told(ONE, found=found)
+    result = whole["result"]
+    assert (result["answered_per_s"], result["rows_per_s"], result["bytes_per_s"]) == (2 / 3, 1, 100 / 3)
+    said = "\n".join(lines(whole))
+    assert "(answers that came after the end, and aren't in these rates: 1)" in said
+    assert "1 rows/s (vectors that lookups answered), 0.0 kB/s" in said
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "took_ms", "warned"),
+    [(0.2, 1.0, False), (0.9, 5.0, True), (0.9, 20.0, False), (89.0, 300.0, True)],
+)
+def test_a_client_that_sends_late_is_told_of_by_its_share(late_ms: float, took_ms: float, warned: bool) -> None:
+    found = measured(FIRST, [(0.5, late_ms / 1e3, took_ms / 1e3, "")] * 100)
+    for _ in range(100):
+        found.tallies[LOOKUP].send(late_ms / 1e3, held=False)
+    warnings = told([], found=found)["warnings"]
+    assert any("the client itself sent late" in warning for warning in warnings) is warned
+    assert not any("trust" in warning for warning in warnings)
+
+
 def test_a_document_has_the_same_keys_whatever_was_asked_for() -> None:
     bare = told(MADE)
     assert (bare["ramp"], bare["comparison"]) == (None, None)
     assert told(MADE, ramp=stepping(10, ONE), earlier=bare).keys() == bare.keys()
-
-
-def test_a_ramp_is_told_step_by_step() -> None:
-    whole = told(ONE, ramp=stepping(10, ONE))
-    steps = whole["ramp"]["steps"]
-    assert [(step["rate"], step["passed"], step["unanswered"]) for step in steps[:2]] == [(10, True, 0), (20, False, 1)]
-    assert steps[0]["p99_ms"] == steps[0]["latency_ms"]["lookup"]["p99"] == pytest.approx(20, rel=0.01)
-    assert steps[1]["p99_ms"] is None
-    said = list(lines(whole))
-    assert f"{'20.0':<14}{'0.0':>12}{'–':>10}{'1':>12}  too high" in said
-    assert "highest rate with p99 within 60 ms: 10 requests/s" in said
-    assert "Ramp: highest rate with p99 within 60 ms: 10 requests/s" in page(whole)
 
 
 def test_a_test_of_nothing_is_told_too() -> None:
@@ -205,32 +145,6 @@ def test_a_test_of_nothing_is_told_too() -> None:
     assert "nothing was due" in empty["warnings"][0]
     assert list(lines(empty))
     assert "<svg" in page(empty)
-
-
-def test_a_comparison_tells_ratios_and_in_what_the_tests_differed(tmp_path: Path) -> None:
-    path = tmp_path / "earlier.json"
-    path.write_text(json.dumps(told(MADE)))
-    earlier = comparison.read(path)
-    same = told(MADE, earlier=earlier)["comparison"]
-    assert {pair["ratio"] for pair in same["latency_ms"]["lookup"].values()} == {1.0}
-    assert same["differences"] == []
-    whole = told([(due, late, 2 * took, end) for due, late, took, end in MADE], ids=30, earlier=earlier)
-    slower = whole["comparison"]
-    assert slower["latency_ms"]["lookup"]["p50"]["ratio"] == pytest.approx(2, rel=0.01)
-    assert slower["differences"] == ["ids: 25 then, 30 now"]
-    assert "warning: the other test differed in ids: 25 then, 30 now" in list(lines(whole))
-
-
-NO_DOCUMENTS = ["", "[]", "{}", '{"loadtest": 1}', '{"loadtest": 9}', "\x00", "[" * 100_000]
-NO_DOCUMENTS += ['{"loadtest": 1, "result": {"calls": {}}}']
-
-
-@pytest.mark.parametrize("text", NO_DOCUMENTS)
-def test_what_is_no_document_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "earlier.json"
-    path.write_text(text)
-    with pytest.raises(InvalidInput, match=r"earlier\.json: is no document"):
-        comparison.read(path)
 
 
 class Links(HTMLParser):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -23,6 +25,7 @@ from support.service import Service
 
 from embershard import Client
 from embershard.errors import InternalError
+from embershard.loadtest import generator
 from embershard.loadtest.arrivals import arrivals
 from embershard.loadtest.generator import Run
 from embershard.loadtest.lanes import Lanes
@@ -83,7 +86,7 @@ class Stall:
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
 def test_a_stall_cannot_hide_from_those_that_fell_due_meanwhile(stream: bool) -> None:
     demand, begins = Demand(seconds=1, warmup_s=0, rate=200), 50
-    due_N = arrivals(200, 1, seed=0)
+    due_N = arrivals(200, 0, 1, seed=0)
     during = due_N[(due_N >= due_N[begins - 1]) & (due_N <= due_N[begins - 1] + STALL_S / 2)]
     assert len(during) > 0.01 * len(due_N)  # the 99th percentile is one of them, or of those that waited longer
     with FakeService(Stall(begins)) as service:
@@ -137,7 +140,7 @@ def test_every_request_is_accounted_for_by_how_it_ended(stream: bool) -> None:
         tally = measured(plan(service.target, stream=stream), Demand(seconds=0.5, warmup_s=0, rate=400))
         lookups = service.lookups
     never_sent = tally.outcomes["never_sent"]  # on a machine that has too much to do
-    assert tally.asked == tally.outcomes.total() == lookups + never_sent == len(arrivals(400, 0.5, seed=0))
+    assert tally.asked == tally.outcomes.total() == lookups + never_sent == 200
     assert (tally.outcomes["refused"], tally.outcomes["INVALID_ARGUMENT"]) == tuple(seen.values())
     assert tally.messages.keys() == {"refused", "INVALID_ARGUMENT"}
     assert "as the test says" in tally.messages["refused"]
@@ -152,7 +155,7 @@ def test_a_service_that_hangs_ends_no_later_and_is_told(stream: bool) -> None:
         asked = plan(service.target, stream=stream, in_flight=5, timeout_s=0.5)
         tally = measured(asked, Demand(seconds=0.3, warmup_s=0, rate=300))
         over.set()
-    assert tally.asked == tally.outcomes.total() == len(arrivals(300, 0.3, seed=0))
+    assert tally.asked == tally.outcomes.total() == 90
     assert tally.outcomes.keys() <= {"deadline_passed", "never_sent"}
     assert tally.outcomes["deadline_passed"] <= 5  # none comes free before the end
     assert tally.latency.get_total_count() == tally.asked  # as long as each had waited
@@ -162,9 +165,8 @@ def test_a_warm_up_is_not_counted() -> None:
     with FakeService() as service:
         tally = measured(plan(service.target), Demand(seconds=0.25, warmup_s=0.25, rate=200))
         lookups = service.lookups
-    due_N = arrivals(200, 0.5, seed=0)
-    assert tally.asked == sum(due_N >= 0.25)
-    assert lookups == len(due_N) - tally.outcomes["never_sent"]
+    assert tally.asked == 50
+    assert lookups == 100 - tally.outcomes["never_sent"]
 
 
 def test_a_service_that_answers_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +179,7 @@ def test_a_service_that_answers_something_else_is_found(monkeypatch: pytest.Monk
 
 
 def test_a_ramp_tells_the_last_rate_that_passed_and_every_step() -> None:
-    passing = len(arrivals(50, 0.3, seed=0))
+    passing = 15
 
     def does(number: int, call: grpc.ServicerContext) -> None:
         if number > passing:  # the first step passes, and no other
@@ -191,6 +193,53 @@ def test_a_ramp_tells_the_last_rate_that_passed_and_every_step() -> None:
     assert found["steps"][1]["rate"] == 100
     assert found["steps"][-1]["rate"] < 50 * 1.1
     assert all(step["unanswered"] for step in found["steps"][1:])
+
+
+def test_an_answer_after_the_deadline_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Lanes):
+        """Whose answers come later than asked for, as where the client has too much to do."""
+
+        def take(self, kind: str) -> Any:
+            lane = super().take(kind)
+            return lane and SimpleNamespace(call=lambda request: self.late(lane, request))
+
+        async def late(self, lane: Any, request: bytes) -> bytes:
+            answer: bytes = await lane.call(request)
+            monkeypatch.setattr("embershard.loadtest.sender.now", lambda: now() + 3600)
+            return answer
+
+    monkeypatch.setattr(f"{__name__}.Lanes", Slow)
+    with FakeService() as service:
+        tally = measured(plan(service.target), Demand(seconds=0.5, warmup_s=0, rate=2))
+    assert tally.outcomes == {"deadline_passed": 1}
+
+
+def test_client_processes_end_with_the_one_that_began_them() -> None:
+    with FakeService() as service:
+        flags = f"loadtest --target {service.target} --rate 100 --seconds 600 --warmup 0 --processes 2 --ids 2"
+        with subprocess.Popen([COMMAND, *flags.split()], stderr=subprocess.PIPE) as process:
+            service.wait(50)
+            started = psutil.Process(process.pid).children()
+            process.kill()
+            assert process.stderr is not None
+            errors = process.stderr.read()  # until none is left that could write to it
+        _, left = psutil.wait_procs(started, timeout=30)
+    assert (len(started), left, errors) == (3, [], b"")
+
+
+def test_a_process_whose_pipe_has_broken_stops_and_complains_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    ours.close()
+    stopped = threading.Event()
+    run: Any = SimpleNamespace(progress=lambda: "so far", stop=stopped.set)
+    asyncio.run(generator._watch(theirs, asyncio.Queue(), run, now() - 1))  # it is time to tell of progress
+    assert stopped.is_set()
+
+    async def fails(*_: object) -> None:
+        raise InternalError("as the test says")
+
+    monkeypatch.setattr(generator, "_serve", fails)
+    generator.main(theirs, plan("127.0.0.1:1"), 0)  # others have failed before, and all are being ended
 
 
 def test_ctrl_c_ends_early_and_tells_what_there_is(tmp_path: Path) -> None:
@@ -219,7 +268,9 @@ def test_ctrl_c_ends_early_and_tells_what_there_is(tmp_path: Path) -> None:
 
 def test_a_real_service_answers_all_kinds_of_ids_by_calls_and_by_streams(tmp_path: Path) -> None:
     with Service(CONFIG, tmp_path / "state") as service, Client(service.target) as client:
-        flags = f"loadtest --target {service.target} --rate 40 --seconds 1 --warmup 0.2 --bag 5 --processes 2 --ids 22"
+        flags = (
+            f"loadtest --target {service.target} --callers 2 --seconds 1 --warmup 0.2 --bag 5 --processes 2 --ids 22"
+        )
         first, report = tmp_path / "first.json", tmp_path / "report.html"
         whole = told(*flags.split(), "--updates", "0.3", "--output", first)
         for kind in ("lookup", "update"):
@@ -233,5 +284,5 @@ def test_a_real_service_answers_all_kinds_of_ids_by_calls_and_by_streams(tmp_pat
         flags = f"loadtest --target {service.target} --callers 3 --seconds 0.5 --warmup 0 --stream --dtype int8"
         again = told(*flags.split(), "--replay", replay, "--compare", first, "--report", report)
         assert again["result"]["calls"]["lookup"]["answered"] > 0
-        assert {text.partition(":")[0] for text in again["comparison"]["differences"]} >= {"loop", "stream", "dtype"}
+        assert {text.partition(":")[0] for text in again["comparison"]["differences"]} >= {"callers", "stream", "dtype"}
         assert report.read_text().startswith("<!doctype html>")

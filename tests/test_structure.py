@@ -43,6 +43,7 @@ LAYERS = [
     ("embershard.train",),
     ("embershard_server", "embershard.doctor"),
     ("embershard.cli",),
+    ("embershard_command",),
 ]
 """Each layer imports only from itself and the ones above it; the package itself is the client's face."""
 

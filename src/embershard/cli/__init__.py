@@ -4,7 +4,7 @@ Light like the client: nothing here imports torch. This module is the edge, wher
 statuses:
 
     0    fine
-    1    an error of `embershard.errors`, told on stderr; or `doctor` or `drift` found a problem
+    1    an error of `embershard.errors`, told on stderr; or `doctor` or `drift` found a problem, or `loadtest` failures
     2    wrong usage
     130  ended by Ctrl-C
     141  whoever read the output has left

@@ -32,7 +32,10 @@ def lookup(options: Namespace) -> Answer:
             with_counts=options.counts,
         )
         pooling = show.pooling_of_features(client.describe())
-    return Answer(document=show.rows_document(rows, pooling), lines=show.rows_lines(rows, pooling, request))
+    return Answer(
+        document=show.rows_document(rows, pooling, options.dtype),
+        lines=show.rows_lines(rows, pooling, options.dtype, request),
+    )
 
 
 def update(options: Namespace) -> Answer:

@@ -115,6 +115,21 @@ def file_of_table(text: str) -> tuple[str, Path]:
     return table, Path(path)
 
 
+def file(text: str) -> Path:
+    """The path of a file."""
+    if not text:
+        raise ArgumentTypeError("an empty path names no file")
+    return Path(text)
+
+
+def names(text: str) -> list[str]:
+    """A,B → the names, each there once."""
+    found = [name.strip() for name in text.split(",")]
+    if not all(found) or len({*found}) < len(found):
+        raise ArgumentTypeError(f"{text!r} is not A,B,…, each name once")
+    return found
+
+
 def _timeout(text: str) -> float:
     return _within(text, float(text), 0.001, 1e6)
 

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -15,9 +16,18 @@ from typing import TYPE_CHECKING, Any, Final
 from embershard.cli.answer import INTERRUPTED, Answer, need_packages
 from embershard.cli.request import read_requests
 from embershard.client import Client
-from embershard.formats.files import about, writing
+from embershard.errors import InvalidInput
+from embershard.formats.files import about, check_writable, writing
 from embershard.loadtest import plan as defaults
-from embershard.loadtest.plan import CONNECTING_S, Demand, Plan, check_callers, check_limits, features_of
+from embershard.loadtest.plan import (
+    CONNECTING_S,
+    LARGEST_SPACE,
+    Demand,
+    Plan,
+    check_callers,
+    check_limits,
+    features_of,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -35,35 +45,54 @@ _OF_DRAWN: Final = ("features", "ids", "bag", "zipf", "id_space")
 def loadtest(options: Namespace) -> Answer:
     """A demand, or several in search of the highest rate, and what the service made of it."""
     _check(options)
+    try:
+        demand, draft = _demand(options), _draft(options)
+        check_callers(draft, demand)
+    except InvalidInput as error:
+        options.usage_error(str(error))
+    try:
+        return _tested(options, demand, draft)
+    except KeyboardInterrupt:
+        print("embershard: ended by Ctrl-C, and nothing was measured", file=sys.stderr)
+        raise
+
+
+def _tested(options: Namespace, demand: Demand, draft: Plan) -> Answer:
     need_packages("embershard loadtest", PACKAGES, "loadtest", server=False)
     from embershard.loadtest import comparison, report
-    from embershard.loadtest.document import document
+    from embershard.loadtest.document import document, failed
     from embershard.loadtest.fleet import Fleet
     from embershard.loadtest.ramp import climb
 
-    demand = _demand(options)
-    earlier = comparison.read(options.compare) if options.compare else None
+    for path in filter(None, (options.report, options.output)):
+        check_writable(path)
+    earlier = comparison.read(options.compare, demand.loop) if options.compare else None
     with Client(options.target, timeout_s=options.timeout) as client:
         description = client.describe(timeout_s=max(options.timeout, CONNECTING_S))
-    plan = _plan(options, description)
-    check_callers(plan, demand)
+    plan = _plan(options, draft, description)
     began = datetime.now(UTC).isoformat(timespec="seconds")
     with Fleet(plan) as fleet:
         ramp = climb(partial(_run, fleet), demand, options.p99_ms) if options.ramp else None
         measured = ramp.best if ramp else _run(fleet, demand)
+    if measured.interrupted and not measured.seconds:
+        raise KeyboardInterrupt  # while it warmed up
     told = document(plan, description, measured, began=began, ramp=ramp, earlier=earlier)
-    _write(options, told, earlier)
+    unwritten = _write(options, told, earlier)
+    told["warnings"] += unwritten
+    interrupted = measured.interrupted or (ramp is not None and ramp.interrupted)
     return Answer(
         document=_without_histograms(told),
         lines=report.lines(told),
-        status=INTERRUPTED if measured.interrupted or (ramp and ramp.interrupted) else 0,
+        status=INTERRUPTED if interrupted else int(bool(unwritten) or failed(measured, ramp)),
     )
 
 
 def _check(options: Namespace) -> None:
     """What flags can't be together."""
-    if options.ramp != (options.p99_ms is not None):
-        options.usage_error("--ramp and --p99-ms go together: the search, and its budget")
+    if options.ramp and options.p99_ms is None:
+        options.usage_error("--ramp needs a budget: give --p99-ms")
+    if options.p99_ms is not None and not options.ramp:
+        options.usage_error("--p99-ms is the budget of a search: give --ramp, too")
     if options.ramp and options.callers:
         options.usage_error("--ramp is for open loops: give --rate, of the first step, or leave both out")
     if not (options.rate is not None or options.callers or options.ramp):
@@ -72,13 +101,15 @@ def _check(options: Namespace) -> None:
         for name in _OF_DRAWN:
             if getattr(options, name) is not None:
                 options.usage_error(f"--replay has the ids: leave out --{name.replace('_', '-')}")
+        if options.updates == 1:
+            options.usage_error("--replay has lookups: leave room for them among --updates")
     if options.ramp and not 0 < options.p99_ms < inf:
         options.usage_error(f"--p99-ms {options.p99_ms:g}: give a time of more than 0")
-    for path in filter(None, (options.report, options.output)):
-        if not path.absolute().parent.is_dir():
-            options.usage_error(f"{path}: there is no such folder")
-        if path.is_dir():
-            options.usage_error(f"{path}: is a folder; give a file")
+    if options.id_space is not None and options.id_space > LARGEST_SPACE:
+        options.usage_error(f"--id-space {options.id_space:,} is too large: give up to {LARGEST_SPACE:,}")
+    files = [path.resolve() for path in (options.report, options.output, options.replay) if path]
+    if len({*files}) < len(files):
+        options.usage_error("--report, --output and --replay are different files")
 
 
 def _demand(options: Namespace) -> Demand:
@@ -86,20 +117,15 @@ def _demand(options: Namespace) -> Demand:
     return Demand(seconds=options.seconds, warmup_s=options.warmup, rate=rate, callers=options.callers)
 
 
-def _plan(options: Namespace, description: pb.DescribeResponse) -> Plan:
-    from embershard.loadtest.pool import replayed
-
-    names = [name.strip() for name in options.features.split(",")] if options.features is not None else None
-    features = features_of(description, names, options.id_space)
-    replay = replayed(read_requests(options.replay), features, options.dtype, options.replay) if options.replay else ()
+def _draft(options: Namespace) -> Plan:
+    """What is known before the service was asked which features there are."""
     most = max(defaults.STREAMS if options.stream else defaults.IN_FLIGHT, options.callers or 0)
-    plan = Plan(
+    return Plan(
         target=options.target,
-        features=features,
-        ids=options.ids or max(defaults.IDS, len(features)),
+        features=(),
+        ids=options.ids or defaults.IDS,
         bag=options.bag or defaults.BAG,
         zipf=defaults.ZIPF if options.zipf is None else options.zipf,
-        replay=replay,
         replay_file=str(options.replay or ""),
         updates=options.updates,
         stream=options.stream,
@@ -110,6 +136,15 @@ def _plan(options: Namespace, description: pb.DescribeResponse) -> Plan:
         timeout_s=options.timeout,
         seed=options.seed,
     )
+
+
+def _plan(options: Namespace, draft: Plan, description: pb.DescribeResponse) -> Plan:
+    from embershard.loadtest.pool import replayed
+
+    features = features_of(description, options.features, options.id_space)
+    replay = replayed(read_requests(options.replay), features, options.dtype, options.replay) if options.replay else ()
+    ids = options.ids or max(defaults.IDS, len(features))
+    plan = replace(draft, features=features, replay=replay, ids=ids)
     check_limits(plan, description.limits)
     return plan
 
@@ -126,7 +161,7 @@ def live(demand: Demand) -> Iterator[Callable[[Sequence[Progress]], None]]:
 
     from embershard.loadtest.tally import milliseconds, new_histogram
 
-    what = f"{demand.callers:,} callers" if demand.rate is None else f"{demand.rate:,.6g}/s"
+    what = f"callers: {demand.callers:,}" if demand.rate is None else f"{demand.rate:,.6g}/s"
     form = "{desc} {bar:20} {n:.0f}/{total:.0f} s{postfix}"
     with tqdm(desc=what, total=demand.whole_s, bar_format=form, disable=None, leave=False, file=sys.stderr) as bar:
 
@@ -150,18 +185,23 @@ def live(demand: Demand) -> Iterator[Callable[[Sequence[Progress]], None]]:
         yield told
 
 
-def _write(options: Namespace, told: dict[str, Any], earlier: dict[str, Any] | None) -> None:
-    if options.output:
-        _write_file(options.output, json.dumps(told, allow_nan=False) + "\n")
-    if options.report:
-        from embershard.loadtest.page import page
+def _write(options: Namespace, told: dict[str, Any], earlier: dict[str, Any] | None) -> list[str]:
+    """Returns what couldn't be written, as what was measured is still to be printed."""
+    from embershard.loadtest.page import page
 
-        _write_file(options.report, page(told, earlier))
-
-
-def _write_file(path: Path, text: str) -> None:
-    with about(path, "written"), writing(path, overwrite=True) as file:
-        file.write(text.encode())
+    texts: tuple[tuple[Path | None, Callable[[], str]], ...] = (
+        (options.output, lambda: json.dumps(told, allow_nan=False) + "\n"),
+        (options.report, lambda: page(told, earlier)),
+    )
+    unwritten = []
+    for path, text in texts:
+        if path:
+            try:
+                with about(path, "written"), writing(path, overwrite=True) as file:
+                    file.write(text().encode())
+            except InvalidInput as error:
+                unwritten.append(str(error))
+    return unwritten
 
 
 def _without_histograms(told: dict[str, Any]) -> dict[str, Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embershard.cli.flags import Command, add_connection, count, version
+from embershard.cli.flags import Command, add_connection, count, file, names, version
 from embershard.cli.loadtest import loadtest
 from embershard.codec import DTYPE_BY_NAME
 from embershard.loadtest import plan
@@ -21,14 +20,19 @@ examples:
   embershard loadtest --rate 500 --compare yesterday.json --json
   embershard loadtest --rate 200 --replay requests.jsonl --updates 0.05
 
-Open loop (--rate): requests are due at random times (a Poisson process) that are fixed beforehand, and latency counts
-from when a request was due, so that a stalled service can't hide its stall, nor a late client. Closed loop (--callers):
-each caller asks again once it was answered, and so leaves a stalled service alone: that tells what it can do, not how
-long others would have waited.
+Open loop (--rate): R times S requests are due at random times (a Poisson process) that are fixed beforehand, and
+latency counts from when a request was due, so that a stalled service can't hide its stall, nor a late client. Closed
+loop (--callers): each caller asks again once it was answered, and so leaves a stalled service alone: that tells what it
+can do, not how long others would have waited.
 
 Nothing is held back and nothing sent twice; every request that was asked for is told as answered, refused
 (RESOURCE_EXHAUSTED), deadline passed, never sent, cut off (by Ctrl-C, which ends a test early and has it told), or by
-the status that it ended with. What was given up counts in the latency with the time it had waited.
+the status that it ended with. What was given up counts in the latency with the time it had waited; what was refused or
+failed has none, so that each row of latencies says of how many requests it is. Rates count answers before the end.
+
+Exit status: 1 if more than 1 % of the requests weren't answered, no step of --ramp passed, or a file couldn't be
+written (the result is printed all the same); 2 for wrong flags; 130 after Ctrl-C. With --ramp "result" is of the
+highest step that passed, or of the last one if none did; a step that fails is tried once more.
 
 A client process can send some 3,500 small requests a second, or 5,000 by --stream, and takes a core for that. Give the
 client a machine of its own, or the two slow each other; the report warns where the client was the limit.
@@ -36,8 +40,8 @@ client a machine of its own, or the two slow each other; the report warns where 
 With --json: {"loadtest": 1, "began": …, "configuration": {…}, "served": {…}, "client": {…}, "result":
 {"answered_per_s": 499.2, "rows_per_s": …, "bytes_per_s": …, "calls": {"lookup": {"asked": 5000, "answered": 4998,
 "refused": 0, …, "latency_ms": {"p50": 1.2, …, "max": 9.8}, "service_ms": {…}, "timeline": […]}}, …}, "ramp": null or
-{"highest_per_s": …, "steps": […]}, "warnings": […], "comparison": null or {…}}; --output adds the histograms, in the
-format of HdrHistogram.
+{"highest_per_s": …, "steps": […]}, "warnings": […], "comparison": null or {…}}; a percentile of too few requests (p99
+of fewer than 100) is null. --output adds the histograms, in the format of HdrHistogram.
 """
 
 
@@ -63,7 +67,8 @@ def _add_amount(one: ArgumentParser) -> None:
     one.add_argument(
         "--ramp",
         action="store_true",
-        help="seek the highest rate whose p99 stays within --p99-ms while all but one in a thousand are answered",
+        help="seek the highest rate whose p99 stays within --p99-ms while all but one in a thousand are answered, and "
+        "no queue grows",
     )
     one.add_argument("--p99-ms", type=float, metavar="BUDGET", help="the budget of --ramp, in milliseconds")
     one.add_argument(
@@ -83,7 +88,7 @@ def _add_amount(one: ArgumentParser) -> None:
 
 
 def _add_requests(one: ArgumentParser) -> None:
-    one.add_argument("--features", metavar="A,B", help="features to ask for (default: all that are served)")
+    one.add_argument("--features", type=names, metavar="A,B", help="features to ask for (default: all that are served)")
     # No defaults of argparse's, as these flags don't go with --replay.
     one.add_argument(
         "--ids", type=count, metavar="N", help=f"ids a request, over all its features (default {plan.IDS})"
@@ -104,9 +109,9 @@ def _add_requests(one: ArgumentParser) -> None:
     )
     one.add_argument(
         "--replay",
-        type=Path,
+        type=file,
         metavar="FILE",
-        help="lookups to send in turn, a line each, as `embershard lookup --request` takes them",
+        help="lookups to send in turn, a line each, as `embershard lookup --request` takes them; --updates are drawn",
     )
     one.add_argument(
         "--updates",
@@ -143,6 +148,11 @@ def _add_client(one: ArgumentParser) -> None:
 
 
 def _add_reports(one: ArgumentParser) -> None:
-    one.add_argument("--report", type=Path, metavar="FILE.html", help="write a page with plots, which needs no other")
-    one.add_argument("--output", type=Path, metavar="FILE.json", help="write all, with the histograms")
-    one.add_argument("--compare", type=Path, metavar="EARLIER.json", help="show an earlier --output beside it")
+    one.add_argument("--report", type=file, metavar="FILE.html", help="write a page with plots, which needs no other")
+    one.add_argument("--output", type=file, metavar="FILE.json", help="write all, with the histograms")
+    one.add_argument(
+        "--compare",
+        type=file,
+        metavar="EARLIER.json",
+        help="show an earlier --output, of the same kind of loop, beside it",
+    )

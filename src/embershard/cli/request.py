@@ -122,10 +122,17 @@ def _parsed(data: bytes, where: str, allowed: tuple[str, ...]) -> Request:
     try:
         document = json.loads(data, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"{where}: is not the JSON of a request: {error}") from error
+        raise InvalidInput(f"{where}: is not the JSON of a request: {_told(error, data)}") from error
     if not isinstance(document, dict):
         raise InvalidInput(f'{where}: a request is an object of features, such as {{"user_id": [1, 2]}}')
     return {feature: _part(f"{where}: feature {feature!r}", part, allowed) for feature, part in document.items()}
+
+
+def _told(error: Exception, data: bytes) -> str:
+    if not isinstance(error, json.JSONDecodeError):
+        return str(error)
+    line = f"line {error.lineno}, " * (b"\n" in data.strip())  # of a line, `where` says which
+    return f"{error.msg} ({line}column {error.colno})"
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -33,12 +33,13 @@ def pooling_of_features(description: pb.DescribeResponse) -> dict[str, str]:
     return {feature: _pooling(table) for table in description.tables for feature in table.features}
 
 
-def rows_document(rows: Rows, pooling: Mapping[str, str]) -> dict[str, Any]:
-    """The vectors of a lookup; a number that JSON doesn't have (infinite, in float16) is null."""
+def rows_document(rows: Rows, pooling: Mapping[str, str], dtype: str) -> dict[str, Any]:
+    """The vectors of a lookup, and of which dtype they were on the wire; a number that JSON doesn't have (infinite, in
+    float16) is null."""
     features = {}
     for feature, vectors_ND in rows.items():
         features[feature] = {
-            "dtype": vectors_ND.dtype.name,
+            "dtype": dtype,
             "dim": vectors_ND.shape[1],
             "pooling": pooling[feature],
             "vectors": _json_numbers(vectors_ND),
@@ -51,7 +52,7 @@ def rows_document(rows: Rows, pooling: Mapping[str, str]) -> dict[str, Any]:
     return {"version": rows.version, "features": features}
 
 
-def rows_lines(rows: Rows, pooling: Mapping[str, str], request: Request) -> Iterator[str]:
+def rows_lines(rows: Rows, pooling: Mapping[str, str], dtype: str, request: Request) -> Iterator[str]:
     """A line per id; per example where its vectors are pooled."""
     yield f"version {rows.version}"
     for feature, vectors_ND in rows.items():
@@ -61,7 +62,7 @@ def rows_lines(rows: Rows, pooling: Mapping[str, str], request: Request) -> Iter
         told = _told_of_ids(rows, feature)
         # Numbers alone wouldn't say what they are.
         heads = f" ({', '.join(['id', *told, 'vector'])})" if "updates" in told else ""
-        yield f"{feature}: {what}, {dim} × {vectors_ND.dtype}{heads}"
+        yield f"{feature}: {what}, {dim} × {dtype}{heads}"
         ids = [json.dumps(item, ensure_ascii=False) for item in request[feature]["ids"]]
         lengths = request[feature].get("lengths") if pooled else None
         borders = np.cumsum([0, *([1] * len(ids) if lengths is None else lengths)]).tolist()

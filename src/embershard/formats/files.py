@@ -36,11 +36,8 @@ def writing(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
     Raises:
         InvalidInput: the path is taken, by a file unless it may be overwritten, or by something else.
     """
-    if path.exists() and not path.is_file():  # a rename would replace even /dev/null
-        raise InvalidInput("is there already, and is no regular file; give another path")
-    if os.path.lexists(path) and not overwrite:
-        raise InvalidInput("is there already; let it be overwritten (--overwrite, overwrite=True) or give another path")
-    partial = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.partial")  # a name has at most 255 bytes
+    _check(path, overwrite=overwrite)
+    partial = _beside(path)
     try:
         with partial.open("xb") as file:
             yield file
@@ -49,6 +46,30 @@ def writing(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """Whether a file can be written there, over one that there is: finds out before there is something to lose.
+
+    Raises:
+        InvalidInput: no.
+    """
+    with about(path, "written"):
+        _check(path, overwrite=True)
+        partial = _beside(path)
+        partial.open("xb").close()
+        partial.unlink()
+
+
+def _check(path: Path, *, overwrite: bool) -> None:
+    if path.exists() and not path.is_file():  # a rename would replace even /dev/null
+        raise InvalidInput("is there already, and is no regular file; give another path")
+    if os.path.lexists(path) and not overwrite:
+        raise InvalidInput("is there already; let it be overwritten (--overwrite, overwrite=True) or give another path")
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.partial")  # a name has at most 255 bytes
 
 
 def needed(module: str) -> ModuleType:

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def arrivals(rate: float, seconds: float, seed: int) -> NDArray[np.float64]:
-    """float64 [N]: ascending times from 0 to `seconds` of a Poisson process of `rate` a second.
+def arrivals(rate: float, warmup_s: float, seconds: float, seed: int) -> NDArray[np.float64]:
+    """float64 [N]: ascending times of a Poisson process of `rate` a second, in a warm-up and the `seconds` after it.
 
-    Given how many there are, their times are independent and uniform.
+    Each of the two has exactly as many as the rate says: given how many there are, the times of a Poisson process are
+    independent and uniform.
     """
     generator = np.random.default_rng([seed, 1])
-    times_N = generator.random(generator.poisson(rate * seconds)) * seconds
+    spans = (0.0, warmup_s), (warmup_s, seconds)
+    times_N = np.concatenate([begin + span * generator.random(round(rate * span)) for begin, span in spans])
     times_N.sort()
     return times_N
 

@@ -8,8 +8,9 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 from embershard.loadtest import comparison
+from embershard.loadtest.plan import LOOKUP
 from embershard.loadtest.ramp import worst_p99_ms
-from embershard.loadtest.tally import OUTCOMES, encoded, summary
+from embershard.loadtest.tally import ANSWERED, OUTCOMES, encoded, milliseconds, summary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,10 +21,20 @@ if TYPE_CHECKING:
     from embershard.loadtest.tally import Tally
     from embershard.v1 import embershard_pb2 as pb
 
+FAILING: Final = 0.01
+"""A test has failed if a larger share of its requests wasn't answered."""
+UNTOLD: Final = 0.001
+"""A warning tells of a larger one."""
 BUSY: Final = 0.9
 """A client process that uses so much of a core is a limit itself."""
-LATE_MS, LATE_SHARE = 1.0, 0.2
-"""Sends that are late by more than this, and by more than this share of the latency, tell of the client."""
+LATE_SHARES: Final = {50: 0.1, 99: 0.2}
+"""{percentile: the share of how long answers take from when sent, by which requests may be sent late}."""
+LATE_MS: Final = 0.5
+"""Less than this is no delay, but how soon a machine comes to what is due."""
+_LONGEST: Final = 200
+"""Characters of a message."""
+_MEANS: Final = {"CANCELLED": "the server cuts calls off when too many wait: its limits.calls"}
+"""{gRPC status: what it tells, where the service doesn't}."""
 
 
 def document(
@@ -61,7 +72,7 @@ def configuration(plan: Plan, demand: Demand) -> dict[str, Any]:
     drawn = {"ids": plan.ids, "bag": plan.bag, "zipf": plan.zipf}
     return {
         "target": plan.target,
-        "loop": "closed" if demand.rate is None else "open",
+        "loop": demand.loop,
         "rate": demand.rate,
         "callers": demand.callers,
         "seconds": demand.seconds,
@@ -69,7 +80,7 @@ def configuration(plan: Plan, demand: Demand) -> dict[str, Any]:
         "stream": plan.stream,
         "dtype": plan.dtype,
         "features": {feature.name: feature.space for feature in plan.features},
-        **(dict.fromkeys(drawn) if plan.replay else drawn),
+        **(dict.fromkeys(drawn) if plan.replay and not plan.updates else drawn),
         "replay": plan.replay_file or None,
         "updates": plan.updates,
         "processes": plan.processes,
@@ -106,13 +117,14 @@ def served(description: pb.DescribeResponse) -> dict[str, Any]:
 def result(measured: Measured) -> dict[str, Any]:
     """What was measured."""
     tallies, seconds = measured.tallies, measured.seconds or float("inf")
+    lookups = tallies.get(LOOKUP)
     return {
         "seconds": measured.seconds,
         "interrupted": measured.interrupted,
         "asked_per_s": None if measured.demand.rate is None else sum(one.asked for one in tallies.values()) / seconds,
         "answered_per_s": sum(one.in_time for one in tallies.values()) / seconds,
-        "rows_per_s": sum(one.rows for one in tallies.values()) / seconds,
-        "bytes_per_s": sum(one.bytes for one in tallies.values()) / seconds,
+        "rows_per_s": lookups.rows / seconds if lookups else None,
+        "bytes_per_s": lookups.bytes / seconds if lookups else None,
         "calls": {kind: _calls(tally) for kind, tally in tallies.items()},
         "client": {
             "cpus": [round(cpu, 3) for cpu in measured.cpus],
@@ -122,12 +134,21 @@ def result(measured: Measured) -> dict[str, Any]:
     }
 
 
+def failed(measured: Measured, ramp: Ramp | None = None) -> bool:
+    """Whether too little was answered, or no step of a `ramp` has passed."""
+    asked, unanswered = (
+        sum(getattr(one, name) for one in measured.tallies.values()) for name in ("asked", "unanswered")
+    )
+    return not asked or unanswered > FAILING * asked or (ramp is not None and ramp.highest is None)
+
+
 def client_was_late(measured: Measured) -> bool:
     """Whether requests were sent late by the client's own doing."""
     for tally in measured.tallies.values():
-        late, latency = summary(tally.late)["p99"], summary(tally.latency)["p99"]
-        if late is not None and late > LATE_MS and late > LATE_SHARE * (latency or 0):
-            return True
+        for percentile, share in LATE_SHARES.items():
+            late, took = milliseconds(tally.late, percentile), milliseconds(tally.service, percentile)
+            if late and took and late > max(share * took, LATE_MS):
+                return True
     return False
 
 
@@ -135,15 +156,41 @@ def warnings(measured: Measured, plan: Plan) -> list[str]:
     """What makes the numbers worth less than they seem."""
     told = []
     if not any(tally.asked for tally in measured.tallies.values()):
-        told.append("nothing was due while it was measured: ask for more, or longer")
+        told.append(
+            "no caller was answered before the end, and so none asked anew while it was measured"
+            if measured.demand.rate is None
+            else "nothing was due while it was measured: ask for more, or longer"
+        )
+    told += [
+        unanswered(kind, tally) for kind, tally in measured.tallies.items() if tally.unanswered > UNTOLD * tally.asked
+    ]
     for number, cpu in enumerate(measured.cpus):
         if cpu > BUSY:
             told.append(f"client process {number} used {cpu:.0%} of a core, and may be the limit: use more --processes")
     if client_was_late(measured):
-        told.append("the client itself sent late: trust what counts from when sent, and give it a machine of its own")
+        told.append(
+            "the client itself sent late, and latency from when due has that in it: use more --processes, or give it a "
+            "machine of its own"
+        )
     if held := sum(tally.held for tally in measured.tallies.values()):
         told.append(f"requests waited in the client, as {plan.in_flight:,} were in flight (--in-flight): {held:,}")
     return told
+
+
+def unanswered(kind: str, tally: Tally) -> str:
+    """How many requests came to other ends than an answer, and to which."""
+    told = []
+    for name, count in tally.outcomes.most_common():
+        if name == ANSWERED:
+            continue
+        message = tally.messages.get(name, "")
+        message = _MEANS.get(name, "") if message in ("", name) else message
+        message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
+        told.append(
+            f"{count:,} {name.replace('_', ' ') if name in OUTCOMES else name}" + (f" ({message})" if message else "")
+        )
+    share = tally.unanswered / tally.asked
+    return f"{tally.unanswered:,} of {tally.asked:,} {kind}s ({share:.1%}) weren't answered: {', '.join(told)}"
 
 
 def _ramp(ramp: Ramp) -> dict[str, Any]:
@@ -163,12 +210,15 @@ def _ramp(ramp: Ramp) -> dict[str, Any]:
             }
         )
     late = [step["rate"] for step in told if step["client_late"] and not step["passed"]]
+    warned = [f"at {min(late):,.0f}/s the client itself was late: the service may do more"] if late else []
+    if any(tally.asked < 100 for step in ramp.steps for tally in step.measured.tallies.values()):
+        warned.append("of fewer than 100 requests the slowest stands for p99: have steps last longer (--seconds)")
     return {
         "p99_ms": ramp.p99_ms,
         "highest_per_s": ramp.highest,
         "interrupted": ramp.interrupted,
         "steps": told,
-        "warnings": [f"at {min(late):,.0f}/s the client itself was late: the service may do more"] if late else [],
+        "warnings": warned,
     }
 
 
@@ -176,6 +226,7 @@ def _calls(tally: Tally) -> dict[str, Any]:
     return {
         "asked": tally.asked,
         **{name: tally.outcomes[name] for name in OUTCOMES},
+        "answered_in_time": tally.in_time,
         "failed": {name: count for name, count in sorted(tally.outcomes.items()) if name not in OUTCOMES},
         "messages": tally.messages,
         "latency_ms": summary(tally.latency),

@@ -143,7 +143,7 @@ class Fleet:
             waiting = [pipe for number, pipe in enumerate(self._pipes) if number not in said]
             ready = connection.wait(waiting, end - time.monotonic())
             if not ready:
-                raise InternalError(f"{len(waiting):,} client processes haven't answered for {timeout_s:.0f} s")
+                raise InternalError(f"client processes that haven't answered for {timeout_s:.0f} s: {len(waiting):,}")
             for pipe in ready:
                 number = self._pipes.index(pipe)  # type: ignore[arg-type]  # pipes are all that is waited for
                 message = self._receive(number)

@@ -127,13 +127,14 @@ class Run:
 def main(pipe: Connection, plan: Plan, number: int) -> None:
     """The process: is told loads and when to begin, and tells progress and the end; or the error that ended it."""
     # select() waits to the microsecond; what asyncio would use waits for whole milliseconds, and be late by as much.
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
+    with (
+        suppress(ConnectionError),  # nobody is left to be told
+        asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner,
+    ):
         try:
             runner.run(_serve(pipe, plan, number))
         except EmbershardError as error:
             pipe.send(error)
-        except BrokenPipeError:
-            return  # nobody is left to be told
 
 
 async def _serve(pipe: Connection, plan: Plan, number: int) -> None:
@@ -171,7 +172,10 @@ async def _watch(pipe: Connection, inbox: asyncio.Queue[Any], run: Run, start: f
                 told = await inbox.get()
             run.stop()
             return None if told else inbox.put_nowait(told)
-        pipe.send(run.progress())
+        try:
+            pipe.send(run.progress())
+        except ConnectionError:  # whoever began this is gone
+            return run.stop()
 
 
 def _take(pipe: Connection, inbox: asyncio.Queue[Any]) -> None:

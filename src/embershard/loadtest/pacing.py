@@ -41,17 +41,17 @@ class Pacer(Protocol):
 def pacer(plan: Plan, demand: Demand, number: int) -> Pacer:
     """The pacer of process `number`."""
     if demand.rate is not None:
-        return OpenLoop(plan, demand.rate, demand.whole_s, number)
+        return OpenLoop(plan, demand, demand.rate, number)
     return ClosedLoop(plan, demand.callers or 0, number)
 
 
 class OpenLoop:
     """Sends what is due when it is due, whatever has become of what was due before."""
 
-    def __init__(self, plan: Plan, rate: float, seconds: float, number: int) -> None:
+    def __init__(self, plan: Plan, demand: Demand, rate: float, number: int) -> None:
         # All draw the same times and kinds, and each has every n-th.
         mine = slice(number, None, plan.processes)
-        times_N = arrivals(rate, seconds, plan.seed)
+        times_N = arrivals(rate, demand.warmup_s, demand.seconds, plan.seed)
         self._due_N = times_N[mine].copy()
         self._updates_N = updates_among(len(times_N), plan.updates, plan.seed)[mine].copy()
         self._sent = 0

@@ -7,7 +7,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from embershard.loadtest import comparison, plots, report
-from embershard.loadtest.tally import PERCENTILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,13 +55,16 @@ def page(told: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> s
 
 
 def _numbers(told: Mapping[str, Any]) -> Iterator[str]:
-    requests, moved = report.rates(told)
-    yield f"<p>Answered <b>{requests}</b>, {moved}</p>"
-    yield _table(("ms", *PERCENTILES), [(name, *numbers) for name, numbers in report.latencies(told)])
+    if told["ramp"]:
+        yield f"<p>{report.which_step(told)}</p>"
+    requests, *others = report.rates(told)
+    yield f"<p>Answered <b>{requests}</b></p>"
+    yield from (f"<p>{other}</p>" for other in others)
+    yield _table(report.LATENCY_HEADS, report.latencies(told))
     for kind, calls in told["result"]["calls"].items():
         yield f"<p>{kind}s: {escape(report.outcomes(calls))}</p>"
-        yield from (f'<p class="quiet">{escape(message)}</p>' for message in report.messages(calls))
     yield f'<p class="quiet">Client: {report.cpus(told)}</p>'
+    yield f'<p class="quiet">Requests: {report.LEFT_OUT}.</p>'
     if told["configuration"]["loop"] == "open":
         yield (
             '<p class="quiet">From when due: from the time that was fixed beforehand, to the answer, or until it was '
@@ -71,7 +73,7 @@ def _numbers(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _ramp(told: Mapping[str, Any]) -> Iterator[str]:
-    yield f"<h2>Ramp: {report.verdict(told['ramp'])}</h2>"
+    yield f"<h2>Steps: {report.verdict(told['ramp'])}</h2>"
     yield plots.ramp(told)
     yield _table(report.STEP_HEADS, report.steps(told["ramp"]))
 

@@ -28,6 +28,8 @@ SPACE_ROWS: Final = 10
 """Ids of a hashed or vocabulary table are drawn from so many times its rows, unless told otherwise."""
 MOST_PROCESSES: Final = 256
 """Client processes, and connections of each."""
+MOST_CALLERS: Final = 2_000
+"""Of each process, which can't send so many requests a second as more would."""
 LARGEST_SPACE: Final = 2**62
 MOST_REQUESTS: Final = 20_000_000
 """Of one run: when each is due is in memory."""
@@ -112,15 +114,18 @@ class Plan:
             raise InvalidInput("requests that are replayed are lookups: leave room for them among the updates")
         if not self.replay and self.ids < len(self.features):
             raise InvalidInput(
-                f"{self.ids:,} ids a request are too few for {len(self.features):,} features: give each one at least, "
-                "or choose features"
+                f"ids a request: {self.ids:,}, which is too few for {len(self.features):,} features; give each one at "
+                "least, or choose features"
             )
         if max(self.processes, self.connections) > MOST_PROCESSES:
             raise InvalidInput(
-                f"{self.processes:,} processes of {self.connections:,} connections; give up to {MOST_PROCESSES:,} each"
+                f"processes: {self.processes:,}, and connections of each: {self.connections:,}; give up to "
+                f"{MOST_PROCESSES:,}"
             )
         if self.in_flight < self.processes:
-            raise InvalidInput(f"{self.in_flight:,} requests in flight are too few for {self.processes:,} processes")
+            raise InvalidInput(
+                f"requests in flight: {self.in_flight:,}, which is too few for {self.processes:,} processes"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,13 +154,18 @@ class Demand:
                 f"{LONGEST_S:,.0f}, after 0 or more"
             )
         if self.rate is not None and not (self.rate > 0 and math.isfinite(self.rate)):
-            raise InvalidInput(f"a rate of {self.rate:g} requests a second; give more than 0")
+            raise InvalidInput(f"a rate of {self.rate:g} requests a second; give a finite number above 0")
         if self.rate is not None and self.rate * self.whole_s > MOST_REQUESTS:
             raise InvalidInput(
                 f"{self.rate:g} requests a second for {self.whole_s:g} s are more than {MOST_REQUESTS:,} requests"
             )
         if self.callers is not None and self.callers < 1:
-            raise InvalidInput(f"{self.callers:,} callers ask for nothing; give one at least")
+            raise InvalidInput(f"callers: {self.callers:,}; give one at least")
+
+    @property
+    def loop(self) -> str:
+        """Its kind: open or closed."""
+        return "closed" if self.rate is None else "open"
 
     @property
     def whole_s(self) -> float:
@@ -171,7 +181,7 @@ def features_of(
     Direct ids are the table's rows; of others `id_space` ids are asked for, or SPACE_ROWS times the table's rows.
 
     Raises:
-        InvalidInput: unknown names, or an id space that int64 can't hold.
+        InvalidInput: unknown names, or a feature that has no ids, or more than int64 can hold.
     """
     known = {
         name: Feature(
@@ -185,12 +195,17 @@ def features_of(
         for table in description.tables
         for name in table.features
     }
-    if id_space is not None and id_space > LARGEST_SPACE:
-        raise InvalidInput(f"an id space of {id_space:,} is too large; give up to {LARGEST_SPACE:,}")
     for name in names or ():
         if name not in known:
             raise InvalidInput(f"unknown feature {name!r}; the collection has {', '.join(known)}")
-    return tuple(known[name] for name in dict.fromkeys(names or known))
+    chosen = tuple(known[name] for name in names or known)
+    for feature in chosen:
+        if not 1 <= feature.space <= LARGEST_SPACE:
+            raise InvalidInput(
+                f"feature {feature.name!r} would have {feature.space:,} ids; choose features, or an id space, of 1 to "
+                f"{LARGEST_SPACE:,}"
+            )
+    return chosen
 
 
 def dealt(total: int, parts: int) -> list[int]:
@@ -216,8 +231,15 @@ def check_limits(plan: Plan, limits: pb.Limits) -> None:
 
 def check_callers(plan: Plan, demand: Demand) -> None:
     """Raises InvalidInput where a process would have no caller, or callers would wait for each other."""
-    if demand.callers is not None and not plan.processes <= demand.callers <= plan.in_flight:
+    if demand.callers is None:
+        return
+    most = MOST_CALLERS * plan.processes
+    if demand.callers > most:
         raise InvalidInput(
-            f"{demand.callers:,} callers: give {plan.processes:,} (one a process) to {plan.in_flight:,} (that many may "
+            f"callers: {demand.callers:,}; give up to {most:,} ({MOST_CALLERS:,} a process): more wait for the client"
+        )
+    if not plan.processes <= demand.callers <= plan.in_flight:
+        raise InvalidInput(
+            f"callers: {demand.callers:,}; give {plan.processes:,} (one a process) to {plan.in_flight:,} (so many may "
             "be in flight)"
         )

@@ -39,7 +39,7 @@ _STEPS_A_NINE: Final = 40
 
 def percentiles(told: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> str:
     """Latency by percentile: the further to the right, the rarer."""
-    figure, axes = _axes("requests that took no longer", "ms")
+    figure, axes = _axes("requests that took no longer, of those that have a latency", "ms")
     is_open = told["configuration"]["loop"] == "open"
     nines = 1.0
     for kind, calls in told["result"]["calls"].items():
@@ -59,17 +59,17 @@ def percentiles(told: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> s
 
 
 def over_time(told: Mapping[str, Any]) -> str:
-    """p50 and p99 of what was due in each span."""
+    """The median and the longest latency of what was due in each span."""
     figure, axes = _axes("s since the warm-up ended", "ms")
     for kind, calls in told["result"]["calls"].items():
         spans = [span for span in calls["timeline"] if span["p50_ms"] is not None]
-        for name, style in (("p99_ms", "-"), ("p50_ms", ":")):
+        for name, label, style in (("max_ms", "max", "-"), ("p50_ms", "p50", ":")):
             axes.plot(
                 [span["at_s"] for span in spans],
                 [span[name] for span in spans],
                 color=_COLORS[kind],
                 linestyle=style,
-                label=f"{kind} {name[:3]}",
+                label=f"{kind} {label}",
             )
     _scaled(axes)
     return _svg(figure, axes)
@@ -97,7 +97,8 @@ def ramp(told: Mapping[str, Any]) -> str:
         p99 = [math.nan if step["p99_ms"] is None else step["p99_ms"] for step in steps]
         axes.scatter([step["rate"] for step in steps], p99, color=color, marker=marker, label=label, zorder=3)
     axes.axhline(told["ramp"]["p99_ms"], color=_EARLIER, linestyle="--", label="budget")
-    _logarithmic(axes, "x")
+    if any(step["p99_ms"] is not None for step in told["ramp"]["steps"]):
+        _logarithmic(axes, "x")
     _scaled(axes)
     return _svg(figure, axes)
 

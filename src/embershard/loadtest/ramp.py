@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Final
 
 from embershard.errors import InvalidInput
 from embershard.loadtest.plan import MOST_REQUESTS, Demand
-from embershard.loadtest.tally import milliseconds
+from embershard.loadtest.tally import ANSWERED, milliseconds
 
 if TYPE_CHECKING:
     from embershard.loadtest.fleet import Measured
+    from embershard.loadtest.tally import Tally
 
 GROWTH: Final = 2.0
 CLOSE: Final = 1.05
 """The search ends where the lowest rate that is too high is no more than this times the highest that isn't."""
 LOWEST: Final = 1.0
-"""Requests a second."""
+"""Requests a second; and a step asks for one at least."""
 UNANSWERED: Final = 0.001
 """The share of requests that may remain without an answer."""
+LATE: Final = 0.01
+"""The share that may be answered after the end, beyond what is in flight at any time: more is a queue that grows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +42,7 @@ class Ramp:
     p99_ms: float
     """The budget."""
     best: Measured
-    """The highest step that passed, or the last one if none did."""
+    """The highest step that passed, or the last one if none did; one that was ended early only if there is no other."""
     highest: float | None
     """Its rate; None: none passed."""
     steps: tuple[Step, ...]
@@ -49,7 +52,8 @@ class Ramp:
 
 
 def climb(run: Callable[[Demand], Measured], first: Demand, p99_ms: float) -> Ramp:
-    """Has `run` try one rate after the other, the first as `first` says. Ctrl-C ends the search with what there is.
+    """Has `run` try one rate after the other, the first as `first` says, and each that fails once more before that
+    counts. Ctrl-C ends the search with what there is.
 
     Raises:
         InvalidInput: the first step has no rate.
@@ -60,6 +64,9 @@ def climb(run: Callable[[Demand], Measured], first: Demand, p99_ms: float) -> Ra
     steps: list[Step] = []
 
     def passes(rate: float) -> bool:
+        return tried(rate) or tried(rate)
+
+    def tried(rate: float) -> bool:
         measured = run(replace(first, rate=rate))
         step = Step(measured=measured, passed=not measured.interrupted and within(measured, p99_ms))
         steps.append(step)
@@ -69,24 +76,25 @@ def climb(run: Callable[[Demand], Measured], first: Demand, p99_ms: float) -> Ra
 
     interrupted = False
     try:
-        search(passes, first.rate, 0.99 * MOST_REQUESTS / first.whole_s)
+        search(passes, first.rate, 0.99 * MOST_REQUESTS / first.whole_s, max(LOWEST, 1 / first.seconds))
     except KeyboardInterrupt:
         if not steps:
             raise
         interrupted = True
     passed = [step.measured for step in steps if step.passed]
-    best = max(passed, key=lambda measured: measured.demand.rate or 0, default=steps[-1].measured)
+    whole = [step for step in steps if not step.measured.interrupted]
+    best = max(passed, key=lambda measured: measured.demand.rate or 0, default=(whole or steps)[-1].measured)
     return Ramp(
         p99_ms=p99_ms,
         best=best,
         highest=best.demand.rate if passed else None,
-        steps=tuple(step for step in steps if not step.measured.interrupted),
+        steps=tuple(whole),
         interrupted=interrupted,
     )
 
 
-def search(passes: Callable[[float], bool], first: float, highest: float) -> float | None:
-    """The highest rate found that passes, up to `highest`; None: not even one a second does."""
+def search(passes: Callable[[float], bool], first: float, highest: float, lowest: float = LOWEST) -> float | None:
+    """The highest rate found that passes, up to `highest`; None: not even the lowest does."""
     low, high, rate = 0.0, 0.0, first
     while not (low and high) or high > CLOSE * low:
         if passes(rate):
@@ -98,23 +106,33 @@ def search(passes: Callable[[float], bool], first: float, highest: float) -> flo
                 break
             rate = min(low * GROWTH, highest)
         elif not low:
-            if high <= LOWEST:
+            if high <= lowest:
                 return None
-            rate = max(high / GROWTH, LOWEST)
+            rate = max(high / GROWTH, lowest)
         else:
             rate = (low * high) ** 0.5
     return low
 
 
 def within(measured: Measured, p99_ms: float) -> bool:
-    """Whether the p99 of every kind of request stays within a budget, and nearly all are answered."""
-    tallies = measured.tallies.values()
-    return (worst_p99_ms(measured) or 0) <= p99_ms and all(
-        tally.unanswered <= UNANSWERED * tally.asked for tally in tallies
+    """Whether the p99 of every kind of request stays within a budget, nearly all are answered, and no queue grows."""
+    slowest_ms = worst_p99_ms(measured)
+    if slowest_ms is None or slowest_ms > p99_ms:
+        return False
+    return not any(
+        tally.unanswered > UNANSWERED * tally.asked or _queue_grows(tally) for tally in measured.tallies.values()
     )
 
 
+def _queue_grows(tally: Tally) -> bool:
+    """Whether more answers came after the end than are on their way at any time, which is the rate by the mean latency
+    (Little's law); one of them may be there by chance."""
+    in_flight: float = tally.asked * tally.latency.get_mean_value() / 1e6 / tally.seconds
+    return tally.outcomes[ANSWERED] - tally.in_time > 1 + LATE * tally.asked + in_flight
+
+
 def worst_p99_ms(measured: Measured) -> float | None:
-    """The p99 of the kind of request that waits longest; None: nothing has a latency."""
+    """The p99 of the kind of request that waits longest, or the slowest of fewer than 100; None: nothing has a
+    latency."""
     found = [milliseconds(tally.latency, 99) for tally in measured.tallies.values()]
     return max((p99_ms for p99_ms in found if p99_ms is not None), default=None)

@@ -5,34 +5,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from embershard.loadtest import comparison
-from embershard.loadtest.tally import ANSWERED, OUTCOMES, PERCENTILES
+from embershard.loadtest.tally import ANSWERED, GIVEN_UP, NEVER_SENT, OUTCOMES, PERCENTILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 STEP_HEADS: Final = ("asked/s", "answered/s", "p99 ms", "unanswered", "")
 """Of `steps`."""
-_LONGEST: Final = 200
-"""Characters of a message."""
+LATENCY_HEADS: Final = ("ms", *PERCENTILES, "requests")
+"""Of `latencies`."""
+LEFT_OUT: Final = "what was refused or has failed has no latency, and is in none of these"
 
 
 def lines(told: Mapping[str, Any]) -> Iterator[str]:
     """For people."""
     yield f"{title(told)}, {seconds_of(told)}"
-    requests, moved = rates(told)
+    if told["ramp"]:
+        yield which_step(told)
+    requests, *others = rates(told)
     yield f"answered  {requests}"
-    yield f"          {moved}"
-    yield f"{'ms':<22}" + "".join(f"{name:>10}" for name in PERCENTILES)
-    for name, numbers in latencies(told):
-        yield f"{name:<22}" + "".join(f"{number:>10}" for number in numbers)
+    yield from (f"          {other}" for other in others)
+    for name, *numbers, counted in (LATENCY_HEADS, *latencies(told)):
+        yield f"{name:<22}" + "".join(f"{number:>10}" for number in numbers) + f"  {counted}"
     for kind, calls in told["result"]["calls"].items():
         yield f"{kind}s  {outcomes(calls)}"
-        yield from (f"          {message}" for message in messages(calls))
+    if any(timed(calls) < calls["asked"] for calls in told["result"]["calls"].values()):
+        yield f"          {LEFT_OUT}"
     yield f"client    {cpus(told)}"
     if ramp := told["ramp"]:
         for cells in (STEP_HEADS, *steps(ramp)):
             yield "{:<14}{:>12}{:>10}{:>12}  {}".format(*cells).rstrip()
-        yield verdict(ramp)
     for warning in told["warnings"]:
         yield f"warning: {warning}"
     if beside := told["comparison"]:
@@ -42,9 +44,11 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def title(told: Mapping[str, Any]) -> str:
-    """What was asked of whom."""
+    """What was asked of whom; of a search, what it has found."""
     asked = told["configuration"]
-    how = f"{asked['callers']:,} callers" if asked["rate"] is None else f"{asked['rate']:,.6g} requests/s"
+    if told["ramp"]:
+        return f"{told['served']['name']!r} at {asked['target']}: {verdict(told['ramp'])}"
+    how = f"callers: {asked['callers']:,}" if asked["rate"] is None else f"{asked['rate']:,.6g} requests/s"
     return f"{told['served']['name']!r} at {asked['target']}: {asked['loop']} loop, {how}"
 
 
@@ -55,26 +59,42 @@ def seconds_of(told: Mapping[str, Any]) -> str:
     return f"{whole['seconds']:.4g} s{early}, after {asked['warmup_s']:g} s of warm-up"
 
 
-def rates(told: Mapping[str, Any]) -> tuple[str, str]:
+def which_step(told: Mapping[str, Any]) -> str:
+    """Of which step of a search the numbers are."""
+    step = "the highest step that passed" if told["ramp"]["highest_per_s"] else "no step has passed; the last one"
+    return f"{step}: {told['configuration']['rate']:,.6g} requests/s"
+
+
+def rates(told: Mapping[str, Any]) -> Iterator[str]:
     """Requests a second that were answered, and what that moved."""
     whole = told["result"]
     asked = "" if whole["asked_per_s"] is None else f" of {whole['asked_per_s']:,.1f} asked"
-    return (
-        f"{whole['answered_per_s']:,.1f} requests/s{asked}",
-        f"{whole['rows_per_s']:,.0f} rows/s, {whole['bytes_per_s'] / 1e6:,.1f} MB/s",
-    )
+    yield f"{whole['answered_per_s']:,.1f} requests/s{asked}"
+    if late := sum(calls[ANSWERED] - calls["answered_in_time"] for calls in whole["calls"].values()):
+        yield f"(answers that came after the end, and aren't in these rates: {late:,})"
+    if whole["rows_per_s"] is not None:
+        moved = whole["bytes_per_s"]
+        size = f"{moved / 1e6:,.1f} MB/s" if moved >= 1e6 else f"{moved / 1e3:,.1f} kB/s"
+        yield f"{whole['rows_per_s']:,.0f} rows/s (vectors that lookups answered), {size}"
 
 
-def latencies(told: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """(name, PERCENTILES in milliseconds) of each histogram that says something of its own."""
+def latencies(told: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """What is to be read under LATENCY_HEADS of each histogram that says something of its own."""
     is_open = told["configuration"]["loop"] == "open"
     for kind, calls in told["result"]["calls"].items():
-        found = {f"{kind}, from when due" if is_open else kind: calls["latency_ms"]}
+        asked = calls["asked"]
+        found = [(f"{kind}, from when due" if is_open else kind, calls["latency_ms"], timed(calls))]
         if is_open:
-            found[f"{kind}, from when sent"] = calls["service_ms"]
-            found["client was late by"] = told["result"]["client"]["late_ms"][kind]
-        for name, numbers in found.items():
-            yield name, [shown(numbers[percentile]) for percentile in PERCENTILES]
+            late_ms = told["result"]["client"]["late_ms"][kind]
+            found.append((f"{kind}, from when sent", calls["service_ms"], calls[ANSWERED]))
+            found.append(("client was late by", late_ms, asked - calls[NEVER_SENT]))
+        for name, numbers, count in found:
+            yield name, *(shown(numbers[percentile]) for percentile in PERCENTILES), f"{count:,} of {asked:,}"
+
+
+def timed(calls: Mapping[str, Any]) -> int:
+    """Requests that have a latency."""
+    return sum(calls[name] for name in (ANSWERED, *GIVEN_UP))
 
 
 def shown(number: float | None) -> str:
@@ -87,14 +107,6 @@ def outcomes(calls: Mapping[str, Any]) -> str:
     named = [f"{calls[name]:,} {name.replace('_', ' ')}" for name in OUTCOMES if calls[name] or name == ANSWERED]
     failed = [f"{count:,} {status}" for status, count in calls["failed"].items()]
     return f"{calls['asked']:,} asked: {', '.join([*named, *failed])}"
-
-
-def messages(calls: Mapping[str, Any]) -> Iterator[str]:
-    """What the service said of what it didn't answer."""
-    for name, message in calls["messages"].items():
-        if message == name:  # gRPC's own, which adds nothing
-            continue
-        yield f"{name}, for one: {message if len(message) <= _LONGEST else message[:_LONGEST] + '…'}"
 
 
 def cpus(told: Mapping[str, Any]) -> str:

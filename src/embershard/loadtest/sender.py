@@ -75,6 +75,8 @@ class Sender:
                 times = due - self._origin, now() - self._origin
                 if answer is None:
                     tally.end(outcome, *times, message)
+                elif now() - sent > self._plan.timeout_s:
+                    tally.end(DEADLINE_PASSED, *times)
                 else:
                     tally.answer(times[0], sent - self._origin, times[1], request.rows, len(answer))
         if answer is not None and self._unchecked[kind]:

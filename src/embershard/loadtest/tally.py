@@ -1,7 +1,8 @@
 """What has become of requests: counted, and timed into HDR histograms that add up over processes.
 
 What was given up (its deadline passed, it was never sent, the run was cut off) is in the histogram of latency with the
-time it had waited until then, so that nobody's latency is told better for it; what was refused or has failed isn't.
+time it had waited until then, so that nobody's latency is told better for it; what was refused or has failed isn't, and
+so the number of requests stands beside every latency.
 """
 
 from __future__ import annotations
@@ -46,8 +47,14 @@ def milliseconds(histogram: Any, percentile: float) -> float | None:
 
 
 def summary(histogram: Any) -> dict[str, float | None]:
-    """PERCENTILES, in milliseconds."""
-    return {name: milliseconds(histogram, percentile) for name, percentile in PERCENTILES.items()}
+    """PERCENTILES, in milliseconds; None: so few values don't have it, as of p99 fewer than 100."""
+    count = histogram.get_total_count()
+    return {
+        name: milliseconds(histogram, percentile)
+        if percentile == 100 or count >= round(100 / (100 - percentile))
+        else None
+        for name, percentile in PERCENTILES.items()
+    }
 
 
 def bin_width_s(seconds: float) -> float:
@@ -161,7 +168,7 @@ class Tally:
         return made
 
     def timeline(self) -> list[dict[str, float | None]]:
-        """Of each span: when it began, requests a second, and percentiles of those that were due in it."""
+        """Of each span: when it began, requests a second, and the median and longest latency of what was due in it."""
         told = []
         for number, one in enumerate(self.bins):
             start = number * self._width_s
@@ -174,7 +181,7 @@ class Tally:
                     "asked_per_s": one.asked / width_s,
                     "answered_per_s": one.answered / width_s,
                     "p50_ms": milliseconds(one.latency, 50),
-                    "p99_ms": milliseconds(one.latency, 99),
+                    "max_ms": milliseconds(one.latency, 100),
                 }
             )
         return told
