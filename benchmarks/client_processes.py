@@ -18,6 +18,7 @@ import psutil
 from numpy.typing import NDArray
 from our_clients import Ask, Connect
 
+from embershard import keep_freed_memory
 from embershard.zipf import scattered, zipf
 
 END_S: Final = 5.0
@@ -127,7 +128,9 @@ def _end(process: BaseProcess) -> None:
 
 
 def _obey(pipe: Any, contestants: dict[str, Connect]) -> None:
-    """A client process: connections stay open, one a thread and contestant."""
+    """A client process: connections stay open, one a thread and contestant. Whoever is asked, memory is kept, as the
+    README advises for large answers."""
+    keep_freed_memory()
     asks: dict[tuple[str, int], Ask] = {}
     with ExitStack() as stack, ThreadPoolExecutor(8) as pool:
         while True:

@@ -18,7 +18,7 @@ import grpc.aio
 import numpy as np
 from our_clients import FEATURE, SERVICE, encoded
 
-from embershard import codec
+from embershard import codec, keep_freed_memory
 
 THREADS: Final = 8
 OPTIONS: Final = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -82,7 +82,8 @@ def _handlers(single: Any, stream: Any) -> grpc.GenericRpcHandler:
 
 
 def main() -> None:
-    """Serves."""
+    """Serves, keeping memory as ours does."""
+    keep_freed_memory()
     kind, port, dim, *sizes = sys.argv[1:]
     answers = answers_of([*map(int, sizes)], int(dim))
     if kind == "asyncio":

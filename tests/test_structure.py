@@ -27,6 +27,7 @@ LAYERS = [
         "embershard.types",
         "embershard.name_list",
         "embershard.arrays",
+        "embershard.heap",
         "embershard.protowire",
         "embershard.quiet",
         "embershard.v1",

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embershard.errors import EmbershardError
+from embershard.heap import keep_freed_memory
 from embershard_server.address import check_free, of_rank
-from embershard_server.heap import keep_freed_memory
 from embershard_server.options import parse
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from embershard.errors import (
     Unavailable,
     Unsupported,
 )
+from embershard.heap import keep_freed_memory
 from embershard.types import Provenance, Rows
 
 __version__ = _version("embershard")
@@ -46,4 +47,5 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "__version__",
+    "keep_freed_memory",
 ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from embershard.errors import EmbershardError
+from embershard.heap import keep_freed_memory
 from embershard.loadtest.lanes import Lanes
 from embershard.loadtest.pacing import pacer
 from embershard.loadtest.plan import Demand, Plan, dealt
@@ -126,6 +127,7 @@ class Run:
 
 def main(pipe: Connection, plan: Plan, number: int) -> None:
     """The process: is told loads and when to begin, and tells progress and the end; or the error that ended it."""
+    keep_freed_memory()
     # select() waits to the microsecond; what asyncio would use waits for whole milliseconds, and be late by as much.
     with (
         suppress(ConnectionError),  # nobody is left to be told

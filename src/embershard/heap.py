@@ -1,4 +1,4 @@
-"""Has this process keep the memory that it has had."""
+"""Has a process keep the memory that it has had."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ free. Tables are larger: they go back when they are let go."""
 
 
 def keep_freed_memory() -> None:
-    """Answers are large blocks that live for a moment. By itself glibc gets each from the kernel and gives it back, and
-    clearing its pages takes longer than filling them (`mallopt(3)`). Elsewhere than on glibc, nothing happens."""
+    """Has this process keep up to 256 MiB that it has freed; call it once, at the start.
+
+    It is worth it where megabytes are looked up at a time: answers are large blocks that live for a moment. By itself
+    glibc gets each from the kernel and gives it back, and clearing its pages takes longer than filling them (see
+    mallopt(3)). Servers do it by themselves. Elsewhere than on glibc, nothing happens.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _BLOCK_BYTES)
