@@ -28,14 +28,13 @@ from serving import served
 
 from embershard import codec
 from embershard.engine.jobs import Answer
-from embershard.engine.work import work_of_reads
 from embershard.v1 import embershard_pb2 as pb
 
 ROWS: Final = 1_000_000
 DIM: Final = 64
 SHAPES: Final = ((1, 26), (1, 512), (1, 13_312), (26, 1), (26, 512))
 """Features, and ids of each."""
-STAGES: Final = ("parse the request", "ids to arrays", "checks, row numbers", "gather", "compose", "write the answer")
+STAGES: Final = ("parse the request", "ids to arrays", "checks, row numbers", "read the rows", "write the answer")
 WAYS: Final = {"unary": raw_unary, "stream": raw_stream}
 DIFFERENT: Final = 32
 """Requests, one after the other."""
@@ -83,32 +82,22 @@ def _stages(features: int, ids: int, rounds: int) -> dict[str, list[float]]:
     requests = [pb.LookupRequest.FromString(one) for one in data]
     batches = [[codec.decode_batch(feature) for feature in request.features] for request in requests]
     reads = [direct.read(of_request) for of_request in batches]
-    works = [work_of_reads([read], []) for read in reads]
-    answers = [
-        Answer(vectors=direct.found(read, work).vectors, counts=[], version=1)
-        for read, work in zip(reads, works, strict=True)
-    ]
+    answers = [Answer(vectors=direct.at_hand(read), counts=[], version=1) for read in reads]
     turns = Turns(range(DIFFERENT), WALL)
 
     def turn(work: Callable[[int], object]) -> Callable[[], float]:
         return partial(turns.seconds, work, least_s=0.03)
 
-    measured = interleaved(
+    return interleaved(
         {
             STAGES[0]: turn(lambda at: pb.LookupRequest.FromString(data[at])),
             STAGES[1]: turn(lambda at: [codec.decode_batch(feature) for feature in requests[at].features]),
             STAGES[2]: turn(lambda at: direct.read(batches[at])),
-            STAGES[3]: turn(lambda at: direct.engine.gather(reads[at].rows, works[at].gather)),
-            "look up": turn(lambda at: direct.found(reads[at], works[at])),
-            STAGES[5]: turn(lambda at: answer_of(reads[at], answers[at], requests[at])),
+            STAGES[3]: turn(lambda at: direct.at_hand(reads[at])),
+            STAGES[4]: turn(lambda at: answer_of(reads[at], answers[at], requests[at])),
         },
         rounds,
     )
-    whole = measured.pop("look up")
-    measured[STAGES[4]] = [
-        max(0.0, all_of_it - part) for all_of_it, part in zip(whole, measured[STAGES[3]], strict=True)
-    ]
-    return {stage: measured[stage] for stage in STAGES}
 
 
 def _calls(features: int, ids: int, rounds: int) -> dict[str, list[float]]:

@@ -81,6 +81,11 @@ class Direct:
         """Its answer, once it is known what it takes."""
         return look_up(self.engine, [read], [], work)[0]
 
+    def at_hand(self, read: Read) -> list[NDArray[np.float32]]:
+        """The same of rows that are asked for as they are, which takes nothing else."""
+        found = [self.engine.at_hand(part) for part in read.parts]
+        return [vectors_ND for vectors_ND in found if vectors_ND is not None]
+
     def lookup(self, ids: Mapping[str, NDArray[np.int64]]) -> Found:
         """All of it, from {feature: ids} to vectors."""
         read = self.read([FeatureBatch(feature=name, ids=ids_N) for name, ids_N in ids.items()])
@@ -93,6 +98,6 @@ class Direct:
             raise refusal
 
 
-def turns_of(ids: int, rows: int) -> Turns[NDArray[np.int64]]:
-    """Of random ids, by this thread's time; bursts of small ones, so that reading the clock isn't what is measured."""
-    return Turns(batches_of(ids, rows), THREAD, burst=max(1, 1_000 // ids))
+def turns_of(batches: Sequence[NDArray[np.int64]]) -> Turns[NDArray[np.int64]]:
+    """By this thread's time; bursts of small ones, so that reading the clock isn't what is measured."""
+    return Turns(batches, THREAD, burst=max(1, 1_000 // len(batches[0])))
