@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +24,10 @@ def versions() -> dict[str, str]:
 def keep(folder: Path, found: Found) -> None:
     """Writes one section's file."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{found['section']}.json").write_text(json.dumps(found, indent=1, default=_plain) + "\n")
+    text = json.dumps(found, indent=1, default=_plain)
+    # A list of numbers is one line, so that differences can be read.
+    text = re.sub(r"\[\n([-+.\d\seE,]+)\]", lambda numbers: f"[{' '.join(numbers[1].split())}]", text)
+    (folder / f"{found['section']}.json").write_text(text + "\n")
 
 
 def write_report(folder: Path, modules: Sequence[str]) -> None:
