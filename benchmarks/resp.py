@@ -41,7 +41,7 @@ class Connection:
             received = self._socket.recv_into(self._buffer)
             if not received:
                 raise ConnectionError("Redis has closed the connection")
-            self._reader.feed(self._buffer, 0, received)  # type: ignore[arg-type]  # any buffer will do
+            self._reader.feed(self._buffer, 0, received)
         if errors := [reply for reply in replies if isinstance(reply, hiredis.HiredisError)]:
             raise errors[0]
         return replies
