@@ -6,13 +6,15 @@ single call is what it always was.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from embershard.errors import InvalidInput
+from embershard_server.access import Role
 from embershard_server.gate import Call, Gate
 from embershard_server.status import Context, abort
 
@@ -20,19 +22,43 @@ Method = Callable[[Any, Call], Awaitable[Any]]
 """Answers one message, with a message or with bytes that are one."""
 
 
-def single(gate: Gate, kind: type[Message], method: Method, check: Callable[[str], None] | None = None) -> Any:
-    """An RPC of one message and one answer; `check` refuses callers before their message is read."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rpc:
+    """One RPC of a service."""
+
+    name: str
+    """As the proto has it."""
+    request: type[Message]
+    """What it is asked with."""
+    method: Method
+    """What answers it."""
+    needs: Role
+    """Who may call it."""
+    streams: bool = False
+    """Whether it takes many messages, each with its answer, in order."""
+    check: Callable[[str], None] | None = None
+    """Refuses callers before their message is read."""
+
+
+def service(name: str, rpcs: Sequence[Rpc], gate: Gate) -> grpc.GenericRpcHandler:
+    """The RPCs of a service, for a gRPC server."""
+    made = {rpc.name: _stream(rpc, gate) if rpc.streams else _single(rpc, gate) for rpc in rpcs}
+    return grpc.method_handlers_generic_handler(name, made)
+
+
+def _single(rpc: Rpc, gate: Gate) -> Any:
+    """An RPC of one message and one answer."""
 
     async def handle(requests: AsyncIterator[bytes], context: Context) -> bytes:
         try:
             call = gate.enter(context, single=True)
-            if check:
-                check(call.peer)
+            if rpc.check:
+                rpc.check(call.peer)
             if (request := await call.receive(requests)) is None:
-                raise InvalidInput(f"the call ended without a {kind.DESCRIPTOR.name}")
-            message = _parsed(kind, request)
+                raise InvalidInput(f"the call ended without a {rpc.request.DESCRIPTOR.name}")
+            message = _parsed(rpc.request, request)
             del request
-            answer = _serialised(await method(message, call))
+            answer = _serialised(await rpc.method(message, call))
         except Exception as error:
             await abort(context, error)
         call.sends()
@@ -41,18 +67,15 @@ def single(gate: Gate, kind: type[Message], method: Method, check: Callable[[str
     return grpc.stream_unary_rpc_method_handler(handle)
 
 
-def stream(gate: Gate, kind: type[Message], method: Method) -> Any:
-    """An RPC of many messages, each with its answer, in order.
-
-    A message that is refused ends the stream, and the status names its place.
-    """
+def _stream(rpc: Rpc, gate: Gate) -> Any:
+    """An RPC of many messages: one that is refused ends the stream, and the status names its place."""
 
     async def handle(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         number = 0
         try:
             call = gate.enter(context, single=False)
             while (request := await call.receive(requests)) is not None:
-                answer = _serialised(await method(_parsed(kind, request), call))
+                answer = _serialised(await rpc.method(_parsed(rpc.request, request), call))
                 call.sends()
                 yield answer
                 call.sent()

@@ -16,10 +16,11 @@ from embershard.engine.entries import Kind, activation_entry, freeze_entry, grow
 from embershard.engine.jobs import Answer, EntryJob, Job, LookupJob
 from embershard.errors import FingerprintMismatch, InvalidInput, SequenceGap
 from embershard.v1 import embershard_pb2 as pb
+from embershard_server.access import Role
 from embershard_server.answers import answer_bytes, encoded
 from embershard_server.describe import describe_published, describe_tables
 from embershard_server.gate import ANSWER_COPIES
-from embershard_server.handlers import single, stream
+from embershard_server.handlers import Rpc, service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,33 +64,34 @@ class Servicers:
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """For a gRPC server; not the generated ones, as `codec` serialises lookups and `handlers` reads requests."""
-        gate, check = self._gate, self._ticker.check_lookup
         return (
-            grpc.method_handlers_generic_handler(
-                "embershard.v1.EmbeddingService",
-                {
-                    "Describe": single(gate, pb.DescribeRequest, self.describe),
-                    "Lookup": single(gate, pb.LookupRequest, self.lookup, check),
-                    "LookupStream": stream(gate, pb.LookupRequest, self.lookup),
-                    "Update": single(gate, pb.UpdateRequest, self.update),
-                    "UpdateStream": stream(gate, pb.UpdateRequest, self.update),
-                },
-            ),
-            grpc.method_handlers_generic_handler(
-                "embershard.v1.AdminService",
-                {
-                    "Snapshot": single(gate, pb.SnapshotRequest, self.snapshot),
-                    "Grow": single(gate, pb.GrowRequest, self.grow),
-                    "Freeze": single(gate, pb.FreezeRequest, self.freeze),
-                    "ListVersions": single(gate, pb.ListVersionsRequest, self.list_versions),
-                    "Load": single(gate, pb.LoadRequest, self.load),
-                    "Activate": single(gate, pb.ActivateRequest, self.activate),
-                    "Rollback": single(gate, pb.RollbackRequest, self.rollback),
-                    "Stage": stream(gate, pb.StageRequest, self.stage),
-                    "Publish": single(gate, pb.PublishRequest, self.publish),
-                },
-            ),
+            service("embershard.v1.EmbeddingService", self._embedding(), self._gate),
+            service("embershard.v1.AdminService", self._admin(), self._gate),
         )
+
+    def _embedding(self) -> list[Rpc]:
+        read, update, check = Role.READ, Role.UPDATE, self._ticker.check_lookup
+        return [
+            Rpc(name="Describe", request=pb.DescribeRequest, method=self.describe, needs=read),
+            Rpc(name="Lookup", request=pb.LookupRequest, method=self.lookup, needs=read, check=check),
+            Rpc(name="LookupStream", request=pb.LookupRequest, method=self.lookup, needs=read, streams=True),
+            Rpc(name="Update", request=pb.UpdateRequest, method=self.update, needs=update),
+            Rpc(name="UpdateStream", request=pb.UpdateRequest, method=self.update, needs=update, streams=True),
+        ]
+
+    def _admin(self) -> list[Rpc]:
+        needs = Role.ADMIN
+        return [
+            Rpc(name="Snapshot", request=pb.SnapshotRequest, method=self.snapshot, needs=needs),
+            Rpc(name="Grow", request=pb.GrowRequest, method=self.grow, needs=needs),
+            Rpc(name="Freeze", request=pb.FreezeRequest, method=self.freeze, needs=needs),
+            Rpc(name="ListVersions", request=pb.ListVersionsRequest, method=self.list_versions, needs=needs),
+            Rpc(name="Load", request=pb.LoadRequest, method=self.load, needs=needs),
+            Rpc(name="Activate", request=pb.ActivateRequest, method=self.activate, needs=needs),
+            Rpc(name="Rollback", request=pb.RollbackRequest, method=self.rollback, needs=needs),
+            Rpc(name="Stage", request=pb.StageRequest, method=self.stage, needs=needs, streams=True),
+            Rpc(name="Publish", request=pb.PublishRequest, method=self.publish, needs=needs),
+        ]
 
     async def describe(self, request: pb.DescribeRequest, call: Call) -> pb.DescribeResponse:
         """The collection as it is served."""
