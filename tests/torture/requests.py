@@ -15,6 +15,7 @@ CONFIG = """
 name = "torture"
 seed = {seed}
 [limits]
+queue_ms = 10_000
 group_timeout_s = 20
 snapshots_kept = 8
 [durability]
