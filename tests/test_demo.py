@@ -30,7 +30,7 @@ def _data() -> None:
     assert fetched.returncode == 0, fetched.stderr
 
 
-@pytest.mark.parametrize("ranks", ["1", "2"])
+@pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_the_demo_learns_and_ends_with_its_figures(ranks: str) -> None:
     shown = subprocess.run(
         ["make", "demo", f"RANKS={ranks}"], cwd=ROOT, env=SHELL, capture_output=True, text=True, check=False

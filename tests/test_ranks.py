@@ -53,6 +53,7 @@ def _updates(client: Client, count: int) -> None:
         client.lookup({"t": [1]})
 
 
+@pytest.mark.slow
 def test_an_idle_group_costs_under_two_percent_of_a_core_a_rank(tmp_path: Path) -> None:
     with Service(CONFIG, tmp_path, ranks=2) as service, Client(service.target) as client:
         client.lookup({"t": [1]})
@@ -93,7 +94,7 @@ def test_a_stuck_rank_is_waited_for_no_longer_than_configured(tmp_path: Path) ->
     assert "the engine failed: all ranks end" in service.output
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_group_outlives_its_timeout_whether_it_idles_or_works_without_a_pause(tmp_path: Path, ranks: int) -> None:
     config = CONFIG.replace("group_timeout_s = 5", "group_timeout_s = 2")
     with Service(config, tmp_path, ranks=ranks) as service, Client(service.target) as client:
@@ -140,7 +141,12 @@ def test_one_rank_that_is_told_to_leave_takes_all_along_with_a_snapshot(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("ranks", "number"), [(0, signal.SIGTERM), (0, signal.SIGINT), (2, signal.SIGTERM)], ids=["term", "int", "ranks"]
+    ("ranks", "number"),
+    [
+        pytest.param(0, signal.SIGTERM, id="term"),
+        pytest.param(0, signal.SIGINT, id="int", marks=pytest.mark.slow),
+        pytest.param(2, signal.SIGTERM, id="ranks"),
+    ],
 )
 def test_calls_in_flight_are_finished_and_the_last_snapshot_has_all_that_was_acknowledged(
     tmp_path: Path, ranks: int, number: int

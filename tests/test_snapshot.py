@@ -209,7 +209,15 @@ def test_a_restarted_service_goes_on_where_it_left_at_another_world_size(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "harm"), [(0, "truncated"), (2, "truncated"), (0, "flipped"), (2, "flipped"), (0, "other"), (2, "other")]
+    ("ranks", "harm"),
+    [
+        (0, "truncated"),
+        (0, "flipped"),
+        (0, "other"),
+        (2, "flipped"),
+        pytest.param(2, "truncated", marks=pytest.mark.slow),
+        pytest.param(2, "other", marks=pytest.mark.slow),
+    ],
 )
 def test_a_service_refuses_to_start_from_a_bad_snapshot(tmp_path: Path, ranks: int, harm: str) -> None:
     subject = local(collection([{"name": "t", "rows": 50, "dim": 3}], seed=0))

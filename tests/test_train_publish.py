@@ -47,6 +47,7 @@ def test_what_is_served_is_what_was_learned(tmp_path: Path) -> None:
             assert (served.provenance["user_id"] == Provenance.OWN_ROW).all()
 
 
+@pytest.mark.slow
 def test_ranks_publish_to_ranks(tmp_path: Path, world: Callable[[int], Ranks]) -> None:
     with Service(TABLES, tmp_path / "state", ranks=2) as service, Client(service.target) as client:
         more = publishing(service.target)

@@ -41,7 +41,10 @@ JOBS = MODELS | {
 }
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize(
+    "job",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("two_tower", "next_item"))) for name in JOBS],
+)
 def test_a_job_learns_the_same_at_any_world_size(tmp_path: Path, world: Callable[[int], Ranks], job: str) -> None:
     path = write_job(tmp_path, JOBS[job], tables=collection() + VOCABULARY, batch=50, epochs=10, steps=50)
     expected = on(None, path, tmp_path / "alone")
