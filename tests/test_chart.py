@@ -144,7 +144,7 @@ def test_hosts_meet_at_the_first_of_them_before_any_is_ready() -> None:
     assert group["spec"]["podManagementPolicy"] == "Parallel"
     assert headless["spec"]["clusterIP"] == "None"
     assert headless["spec"]["publishNotReadyAddresses"]
-    assert f"--rdzv-endpoint={name}-0.{service}.ml.svc:29400" in arguments
+    assert f"--rdzv-endpoint={name}-0.{service}.ml.svc.cluster.local:29400" in arguments
     assert {"--nnodes=3", "--nproc-per-node=2", "--rdzv-backend=c10d"} < set(arguments)
     assert arguments[-2:] == ["-m", "embershard_server"]
     assert environment(manifests)["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"

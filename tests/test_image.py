@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,8 @@ def test_what_the_cpu_image_installs_serves_in_one_process_and_in_two(tmp_path: 
     made = build(DOCKER / "cpu.Dockerfile", tmp_path)
     size = sum(path.lstat().st_size for path in made.rglob("*")) / 2**20
     print(f"the environment has {size:,.0f} MiB")
+    for name in ("embershard/py.typed", "embershard/v1/embershard_pb2.pyi", "embershard_server/py.typed"):
+        assert list(made.glob(f"lib/python3*/site-packages/{name}"))
     assert not list(made.glob("lib/python3*/site-packages/pip")), "nothing can be installed into what runs"
     collection = shutil.copy(DOCKER.parent / "movielens.toml", tmp_path / "collection.toml")
     environment = {name: value for name, value in os.environ.items() if name in HARMLESS} | {
@@ -40,8 +43,6 @@ def test_what_the_cpu_image_installs_serves_in_one_process_and_in_two(tmp_path: 
 
 def _asked(command: list[str], environment: dict[str, str], folder: Path) -> dict[str, str]:
     """Starts it as the image would, looks rows up by the image's own client, and has it leave by SIGTERM."""
-    import json
-
     found = shutil.which(command[0], path=environment["PATH"])
     assert found is not None
     with subprocess.Popen(

@@ -34,7 +34,8 @@ def stages(dockerfile: Path) -> list[list[tuple[str, str]]]:
 def build(dockerfile: Path, folder: Path) -> Path:
     """Copies and runs what the first stage says; returns the environment that it makes.
 
-    `folder` has the base's Python, the context and the environment afterwards.
+    `folder` has the base's Python, the context and the environment afterwards. Packages come from where this machine's
+    pip finds them: ARG is left out, with the index that it names.
     """
     base, context, made = folder / "base", folder / "build", folder / "embershard"
     subprocess.run([sys.executable, "-m", "venv", str(base)], check=True)

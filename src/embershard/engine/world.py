@@ -118,7 +118,7 @@ class TorchWorld(World):
         self.device = _device(int(os.environ.get("LOCAL_RANK", self.rank)))
         self._timeout = timedelta(seconds=timeout_s)
         backend = "gloo" if self.device.type == "cpu" else "cpu:gloo,cuda:nccl"
-        # Else rank 0 has it.
+        # Who has the group's store: torchrun's agent, or else rank 0.
         self._agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         _check_lives(agents=self._agents)
         hosts = self.rank == 0 and not self._agents
@@ -134,8 +134,8 @@ class TorchWorld(World):
     def _connect(self, *, hosts: bool = False) -> dist.Store:
         """A connection to the store, its keys apart from those of an earlier life of the ranks.
 
-        The store of torchrun's agent outlives a restart, and torch itself doesn't keep the lives apart: ranks would look
-        for the addresses of their dead predecessors, and be woken by them. A store of rank 0 is as old as the ranks.
+        An agent's store outlives a restart, and torch itself doesn't keep the lives apart: ranks would look for the
+        addresses of their dead predecessors, and be woken by them. A store of rank 0 is as old as the ranks.
         """
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = dist.TCPStore(host, port, is_master=hosts, timeout=self._timeout)
