@@ -132,7 +132,11 @@ def test_every_rank_of_every_host_has_a_port_of_its_own_that_services_and_policy
     policy = one(manifests, "NetworkPolicy")["spec"]
     assert [port["port"] for port in policy["ingress"][0]["ports"]] == list(grpc)
     assert [port["port"] for port in policy["ingress"][1]["ports"]] == list(metrics)
-    assert [endpoint["port"] for endpoint in one(manifests, "ServiceMonitor")["spec"]["endpoints"]] == list(metrics)
+    monitor = one(manifests, "ServiceMonitor")["spec"]
+    assert [endpoint["port"] for endpoint in monitor["endpoints"]] == list(metrics)
+    watched = one(manifests, "Service", "-ranks")["metadata"]["labels"]
+    assert monitor["selector"]["matchLabels"].items() <= watched.items()
+    assert watched[monitor["jobLabel"]] == "embershard", "as the job of compose is called"
 
 
 def test_hosts_meet_at_the_first_of_them_before_any_is_ready() -> None:

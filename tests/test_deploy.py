@@ -86,15 +86,17 @@ def test_versions_of_package_images_and_chart_are_one() -> None:
     assert services["embershard"]["image"] == f"embershard:{version[1]}-cpu"
 
 
-def test_each_server_variable_that_deploy_sets_is_one_that_the_server_knows() -> None:
-    server = "".join(path.read_text() for path in (ROOT / "service").rglob("*.py"))
-    known = {f"EMBERSHARD_{name}" for name in re.findall(r'_or_environment\(\s*"(\w+)"', server)}
-    known |= set(re.findall(r"EMBERSHARD_\w+", server))
-    set_here = set()
-    for path in (*DOCKERFILES, DEPLOY / "helm" / "embershard" / "templates" / "statefulset.yaml"):
-        set_here |= set(re.findall(r"EMBERSHARD_\w+", path.read_text()))
-    set_here |= set(yaml.safe_load(COMPOSE.read_text())["services"]["embershard"]["environment"])
-    assert set_here - {"OMP_NUM_THREADS"} - known == set()
+def test_each_variable_that_deploy_sets_stands_for_a_flag_of_the_command() -> None:
+    templates = DEPLOY / "helm" / "embershard" / "templates"
+    serves = set(yaml.safe_load(COMPOSE.read_text())["services"]["embershard"]["environment"])
+    for path in (*DOCKERFILES, templates / "statefulset.yaml"):
+        serves |= set(re.findall(r"EMBERSHARD_\w+", path.read_text()))
+    asks = set(re.findall(r"EMBERSHARD_\w+", (templates / "tests" / "describe.yaml").read_text()))
+    for command, variables in (("serve", serves - {"OMP_NUM_THREADS"}), ("describe", asks)):
+        assert variables
+        shown = call([BIN / "embershard", command, "--help"]).stdout
+        flags = {f"--{name.removeprefix('EMBERSHARD_').lower().replace('_', '-')}" for name in variables}
+        assert {flag for flag in flags if not re.search(rf"{flag}\b", shown)} == set(), command
 
 
 class Ready(http.server.BaseHTTPRequestHandler):
