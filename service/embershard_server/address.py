@@ -7,16 +7,18 @@ import socket
 from embershard.errors import ConfigError
 
 
-def of_rank(listen: str, rank: int) -> str:
-    """Rank r listens on port + r; on any free port if the port is 0.
+def of_rank(listen: str, local_rank: int) -> str:
+    """A host's rank r, counted from 0, listens on port + r; on any free port if the port is 0.
+
+    So hosts are alike, whatever ranks of the group torchrun gives them, and a balancer may ask any on the same ports.
 
     Raises:
         ConfigError: `listen` is no address, or has no port for this rank.
     """
     host, _, port = listen.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) + rank > 65535:
-        raise ConfigError(f"--listen {listen!r}: is not HOST:PORT with a port from 0 to {65535 - rank}")
-    return f"{host}:{int(port) + rank if int(port) else 0}"
+    if not host or not (port.isascii() and port.isdigit()) or int(port) + local_rank > 65535:
+        raise ConfigError(f"--listen {listen!r}: is not HOST:PORT with a port from 0 to {65535 - local_rank}")
+    return f"{host}:{int(port) + local_rank if int(port) else 0}"
 
 
 def check_free(address: str) -> None:

@@ -16,7 +16,7 @@ examples:
   embershard serve --config shop.toml --listen 127.0.0.1:50051 --data-dir state/
   torchrun --nproc-per-node 4 -m embershard_server --config shop.toml --data-dir state/
 
-Under torchrun every rank has a front end, rank r on port + r, and the tables are cut row-wise over the ranks.
+Under torchrun every rank has a front end, a host's rank r on port + r, and the tables are cut row-wise over all ranks.
 On SIGTERM or Ctrl-C the server finishes the calls in flight, writes a snapshot and leaves. torchrun kills ranks that
 take over 30 seconds for it: with large tables, give it --shutdown-timeout SECONDS.
 """
@@ -36,7 +36,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "--listen",
         **_or_environment("LISTEN", "127.0.0.1:50051"),
         metavar="HOST:PORT",
-        help="address of rank 0; rank r listens on PORT + r, with PORT 0 on any free one "
+        help="address of a host's rank 0; its rank r listens on PORT + r, with PORT 0 on any free one "
         "(EMBERSHARD_LISTEN, default %(default)s)",
     )
     add(

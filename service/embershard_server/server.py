@@ -43,6 +43,8 @@ HEADER_BYTES = 2**20
 """What an answer may have around its vectors."""
 FAILED = 70
 """Exit status of a rank whose engine failed: start it again (EX_SOFTWARE of sysexits.h)."""
+HOST_LEFT = 75
+"""Exit status of a rank that has left as another host was told to: start it again, to wait for that (EX_TEMPFAIL)."""
 
 
 class Server:
@@ -56,7 +58,7 @@ class Server:
         self._publications = Publications(started, data, config)
         self._versions = Versions(started, data, config, self._loads, self._publications.trim)
         self._loop = asyncio.get_running_loop()
-        self._leaving = asyncio.Event()
+        self._leaving, self._told = asyncio.Event(), False
         self._health = health.aio.HealthServicer()
         self._status = 0
 
@@ -85,7 +87,7 @@ class Server:
         watching = asyncio.create_task(gate.watch())
         watching.add_done_callback(self._watched)
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._leaving.set)
+            self._loop.add_signal_handler(number, self._obey)
         # Two threads share Python here, and either would keep it from the other for as long as that.
         sys.setswitchinterval(SWITCH_S)
         # What is there now stays, most of it torch's: the garbage collector would go through it while calls wait.
@@ -111,6 +113,9 @@ class Server:
                 await asyncio.to_thread(self._log.close)
         if self._status != FAILED:
             await asyncio.to_thread(self._world.leave)
+        if not (self._status or self._told) and self._world.local_size < self._world.size:
+            logger.info("another host was told to leave; this one is to be started again, and waits for it")
+            return HOST_LEFT
         return self._status
 
     async def _open(self, servicers: Servicers) -> tuple[grpc.aio.Server, str]:
@@ -159,6 +164,10 @@ class Server:
             drained.cancel()
         await front.stop(None)
         await stopping
+
+    def _obey(self) -> None:
+        self._told = True
+        self._leaving.set()
 
     def _watched(self, watching: asyncio.Task[None]) -> None:
         if not watching.cancelled() and (error := watching.exception()):

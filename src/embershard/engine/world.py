@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from embershard.errors import Unavailable
+from embershard.errors import ConfigError, Unavailable
 
 _LISTEN = timedelta(hours=1)
 _KEYS_KEPT = 1000
@@ -105,7 +105,11 @@ class SoloWorld(World):
 
 
 class TorchWorld(World):
-    """The ranks of a torch.distributed process group, as torchrun starts them; gloo on CPUs, NCCL on GPUs."""
+    """The ranks of a torch.distributed process group, as torchrun starts them; gloo on CPUs, NCCL on GPUs.
+
+    Raises:
+        ConfigError: the ranks of several hosts would not find each other after a restart.
+    """
 
     def __init__(self, *, timeout_s: float) -> None:
         self.rank = int(os.environ["RANK"])
@@ -114,8 +118,10 @@ class TorchWorld(World):
         self.device = _device(int(os.environ.get("LOCAL_RANK", self.rank)))
         self._timeout = timedelta(seconds=timeout_s)
         backend = "gloo" if self.device.type == "cpu" else "cpu:gloo,cuda:nccl"
-        # Without torchrun's agent, rank 0 has the store.
-        hosts = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        # Who has the group's store: torchrun's agent, or else rank 0.
+        self._agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        _check_lives(agents=self._agents)
+        hosts = self.rank == 0 and not self._agents
         meeting = self._connect(hosts=hosts)
         dist.init_process_group(backend, store=meeting, rank=self.rank, world_size=self.size, timeout=self._timeout)
         # The listener blocks its connection to the store, so that waking needs one of its own.
@@ -128,12 +134,13 @@ class TorchWorld(World):
     def _connect(self, *, hosts: bool = False) -> dist.Store:
         """A connection to the store, its keys apart from those of an earlier life of the ranks.
 
-        torchrun's store outlives a restart, and torch itself doesn't keep the lives apart: ranks would look for the
-        addresses of their dead predecessors, and be woken by them.
+        An agent's store outlives a restart, and torch itself doesn't keep the lives apart: ranks would look for the
+        addresses of their dead predecessors, and be woken by them. A store of rank 0 is as old as the ranks.
         """
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = dist.TCPStore(host, port, is_master=hosts, timeout=self._timeout)
-        return dist.PrefixStore(f"embershard/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        life = os.environ["TORCHELASTIC_RESTART_COUNT"] if self._agents else "0"
+        return dist.PrefixStore(f"embershard/{life}", store)
 
     def sum(self, numbers: Tensor) -> Tensor:
         """As `World.sum`."""
@@ -203,6 +210,16 @@ class TorchWorld(World):
         self._left = True
         dist.barrier()
         dist.destroy_process_group()
+
+
+def _check_lives(*, agents: bool) -> None:
+    """Each host's agent counts its own restarts, so that with several of them nothing tells one life from another."""
+    several = int(os.environ.get("GROUP_WORLD_SIZE", 1)) > 1
+    if several and agents and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
+        raise ConfigError(
+            "ranks of several hosts don't find each other again after a restart while torchrun's agents share their "
+            "store with them: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in torchrun's environment on every host"
+        )
 
 
 def _key(number: int) -> str:
