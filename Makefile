@@ -24,11 +24,16 @@ BENCH := $(VENV)/bench-$(BACKEND)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 LOCKS := requirements/$(BACKEND).lock requirements/torchrec.lock
 
-.PHONY: help serve demo train test test-slow quality bench bench-quick bench-training bench-training-quality bench-vocabulary bench-overload bench-durability bench-publish torture fuzz check format generate proto-release clean
+.PHONY: help install quickstart serve demo train test test-slow quality bench bench-quick bench-training bench-training-quality bench-vocabulary bench-overload bench-durability bench-publish torture fuzz check format generate proto-release clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+install: $(SERVER) ## make .venv with the server, which all others do by themselves
+
+quickstart: ## from a clone to a lookup with TLS and a token, step by step
+	@sh deploy/quickstart.sh
 
 serve: $(SERVER) ## serve the sample collection (LISTEN=host:port, DATA_DIR=folder)
 	@exec $(BIN)/embershard serve --config deploy/movielens.toml --listen $(LISTEN) --data-dir $(DATA_DIR)
@@ -123,8 +128,12 @@ $(TRAIN): $(SERVER) requirements/train.lock
 	@$(PIP) --no-deps -r requirements/train.lock
 	@touch $@
 
-$(DEV): $(TRAIN) requirements/dev.lock
+$(DEV): $(TRAIN) requirements/dev.lock tests/interop/package-lock.json
 	@$(PIP) --no-deps -r requirements/dev.lock
+	@# Node's gRPC, for the tests that ask as other languages do; without npm they are skipped.
+	@if command -v npm >/dev/null; then mkdir -p $(VENV)/node && cp tests/interop/package*.json $(VENV)/node && \
+		npm ci --prefix $(VENV)/node --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null || \
+		{ rm -rf $(VENV)/node; echo "npm can't install Node's gRPC: its tests are skipped"; }; fi
 	@touch $@
 
 $(BENCH): $(DEV) requirements/bench.lock
