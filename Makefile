@@ -33,7 +33,7 @@ help: ## this list
 install: $(SERVER) ## make .venv with the server, which all others do by themselves
 
 quickstart: ## from a clone to a lookup with TLS and a token, step by step
-	@sh deploy/quickstart.sh
+	@env -u MAKELEVEL sh deploy/quickstart.sh
 
 serve: $(SERVER) ## serve the sample collection (LISTEN=host:port, DATA_DIR=folder)
 	@exec $(BIN)/embershard serve --config deploy/movielens.toml --listen $(LISTEN) --data-dir $(DATA_DIR)
