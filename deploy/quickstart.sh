@@ -35,7 +35,7 @@ embershard lookup --target localhost:$PORT --ca state/quickstart/credentials/ca.
     --token-file state/quickstart/credentials/read.token --ids user_id=1,2,3
 STEP
     say "A reader's update is refused."
-    told 1 "update" <<STEP
+    told 1 "role 'update'" <<STEP
 echo '{"global_bias": {"ids": [0], "values": [[3.5]]}}' | embershard update --request - \\
     --target localhost:$PORT --ca state/quickstart/credentials/ca.pem \\
     --token-file state/quickstart/credentials/read.token
