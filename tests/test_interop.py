@@ -11,10 +11,11 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from support.peers import BUF, Asked, Part, buf, buf_curl, generated, missing_node, node, run_node
+import trustme
+from support.peers import BUF, Access, Asked, Part, buf, buf_curl, generated, missing_node, node, run_node
 from support.service import Service
 
-from embershard import Client
+from embershard import Client, Security
 
 SHOP = """
 [collection]
@@ -79,6 +80,7 @@ CASES: dict[str, Asked] = {
 }
 
 with_node = pytest.mark.skipif(bool(missing_node()), reason=missing_node())
+with_buf = pytest.mark.skipif(not BUF.exists(), reason="buf-bin isn't installed: make test does it")
 
 
 @pytest.fixture(scope="module", params=[0, 2], ids=["local", "torchrec-2"])
@@ -96,9 +98,9 @@ def target(service: Service) -> str:
     return service.addresses[service.size - 1]
 
 
-def ours(target: str, asked: Asked, dtype: str) -> dict[str, Any]:
+def ours(target: str, asked: Asked, dtype: str, security: Security | None = None) -> dict[str, Any]:
     """The arrays that our client answers."""
-    with Client(target) as client:
+    with Client(target, security=security) as client:
         return dict(client.lookup({feature: _for_client(batch) for feature, batch in asked.items()}, dtype=dtype))
 
 
@@ -113,7 +115,7 @@ def test_generated_python_reads_what_our_client_reads(target: str, case: str) ->
         assert_same(generated(target, CASES[case], dtype), ours(target, CASES[case], dtype), dtype)
 
 
-@pytest.mark.skipif(not BUF.exists(), reason="buf-bin isn't installed: make test does it")
+@with_buf
 @pytest.mark.parametrize("case", CASES)
 def test_buf_reads_what_our_client_reads(target: str, case: str) -> None:
     for dtype in DTYPES:
@@ -179,13 +181,59 @@ def test_a_refusal_tells_node_what_is_wrong(target: str) -> None:
     assert "ids[0] = 50 is out of range" in outside["details"]
 
 
-@pytest.mark.skipif(not BUF.exists(), reason="buf-bin isn't installed: make test does it")
-def test_reflection_tells_every_service_and_method_and_leaves_nothing_in_the_log(service: Service) -> None:
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Access]]:
+    """A service with TLS and a token, and what lets a reader in."""
+    folder = tmp_path_factory.mktemp("secured")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    certificate = authority.issue_cert("localhost")
+    certificate.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    (folder / "tokens.toml").write_text('[[tokens]]\nname = "ranking"\nrole = "read"\ntoken = "a-token-of-a-reader"\n')
+    (folder / "tokens.toml").chmod(0o600)
+    with pytest.MonkeyPatch.context() as environment:
+        for name, file in {"TLS_CERT": "server.pem", "TLS_KEY": "server.pem", "TOKENS": "tokens.toml"}.items():
+            environment.setenv(f"EMBERSHARD_{name}", str(folder / file))
+        service = Service(SHOP, folder / "state")
+    with service:
+        port = service.target.rpartition(":")[2]
+        yield f"localhost:{port}", Access(ca=folder / "ca.pem", token="a-token-of-a-reader")
+
+
+@with_node
+@with_buf
+def test_all_of_them_speak_tls_and_show_a_token(secured: tuple[str, Access], tmp_path: Path) -> None:
+    target, access = secured
+    (tmp_path / "token").write_text(f"{access.token}\n")
+    for asked in (CASES["int64"], CASES["pooled"]):
+        expected = generated(target, asked, "float32", access)
+        assert buf(target, asked, "float32", access) == expected
+        (parts,) = node([(target, asked, "float32")], access)
+        assert [base64.b64decode(part["values"]) for part in parts] == [part.values for part in expected]
+        security = Security(ca=access.ca, token=access.token)
+        assert_same(expected, ours(target, asked, "float32", security), "float32")
+    where = {"EMBERSHARD_CA": str(access.ca), "EMBERSHARD_TOKEN_FILE": str(tmp_path / "token")}
+    told = json.loads(run_node("lookup.js", "--target", target, "--ids", "brand=1,2", **where))
+    assert len(told["features"]["brand"]) == 2
+
+
+@with_node
+def test_without_a_token_node_is_told_to_give_one(secured: tuple[str, Access]) -> None:
+    target, access = secured
+    (refused,) = node([(target, CASES["one id"], "float32")], Access(ca=access.ca))
+    assert refused["code"] == grpc.StatusCode.UNAUTHENTICATED.value[0]
+    assert "token" in refused["details"]
+
+
+@with_buf
+def test_reflection_tells_every_service_under_both_of_its_names_and_leaves_nothing_in_the_log(service: Service) -> None:
     said = len(service.lines)
     told = buf_curl(service.target, "", "--list-methods").split()
     for method in ("EmbeddingService/LookupStream", "EmbeddingService/Describe", "AdminService/Publish"):
         assert f"embershard.v1.{method}" in told
-    assert json.loads(buf_curl(service.target, "embershard.v1.EmbeddingService/Describe"))["name"] == "shop"
+    for protocol in ("grpc-v1", "grpc-v1alpha"):
+        asked = ["--reflect-protocol", protocol]
+        assert json.loads(buf_curl(service.target, "embershard.v1.EmbeddingService/Describe", *asked))["name"] == "shop"
     assert service.lines[said:] == []
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from embershard.engine.tick import Ticker
 from embershard.errors import ConfigError, SnapshotError
@@ -20,6 +19,7 @@ from embershard_server.gate import Gate
 from embershard_server.growths import Growths
 from embershard_server.loads import Loads
 from embershard_server.publications import Publications
+from embershard_server.reflection import reflecting
 from embershard_server.servicers import Servicers
 from embershard_server.versions import Versions
 
@@ -140,7 +140,7 @@ class Server:
         )
         front.add_generic_rpc_handlers(servicers.handlers())
         health_pb2_grpc.add_HealthServicer_to_server(self._health, front)
-        reflection.enable_server_reflection([*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME], front)
+        front.add_generic_rpc_handlers(reflecting([*SERVICES, health.SERVICE_NAME]))
         host, _, port = self._address.rpartition(":")
         try:
             bound = front.add_insecure_port(self._address)
