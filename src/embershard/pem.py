@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import NamedTuple
 
 from embershard.errors import InvalidInput
 
 _ENCRYPTED = (b"ENCRYPTED PRIVATE KEY", b"Proc-Type: 4,ENCRYPTED")
+
+
+class Pair(NamedTuple):
+    """A certificate and its key."""
+
+    chain: bytes
+    """PEM: the certificate, and those between it and the authority."""
+    key: bytes
+    """PEM."""
+    context: ssl.SSLContext
+    """Serves with them."""
 
 
 def read_authorities(path: Path) -> bytes:
@@ -24,28 +36,29 @@ def read_authorities(path: Path) -> bytes:
     return text
 
 
-def read_pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
-    """A chain of certificates, its owner's first, and the key of that one, PEM; the key isn't encrypted.
+def read_pair(certificate: Path, key: Path) -> Pair:
+    """A chain of certificates, its owner's first, and the key of that one, which isn't encrypted; PEM.
 
     Raises:
         InvalidInput: naming the file; also where they don't belong together, or are being written just now.
     """
-    pair = _read(certificate), _read(key)
-    if b"-----BEGIN CERTIFICATE-----" not in pair[0]:
+    chain, secret = _read(certificate), _read(key)
+    if b"-----BEGIN CERTIFICATE-----" not in chain:
         raise InvalidInput(f"{certificate}: has no certificate in PEM (-----BEGIN CERTIFICATE-----)")
-    if any(mark in pair[1] for mark in _ENCRYPTED):
+    if any(mark in secret for mark in _ENCRYPTED):
         raise InvalidInput(f"{key}: is encrypted, and nobody is there to give a passphrase; write it without one")
-    if b"PRIVATE KEY-----" not in pair[1]:
+    if b"PRIVATE KEY-----" not in secret:
         raise InvalidInput(f"{key}: has no private key in PEM (-----BEGIN PRIVATE KEY-----)")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+        context.load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, OSError, ValueError) as error:
         raise InvalidInput(
             f"{certificate} and {key}: are no certificate and its key, or one of them is damaged or only half written"
         ) from error
-    if pair != (_read(certificate), _read(key)):
+    if (chain, secret) != (_read(certificate), _read(key)):
         raise InvalidInput(f"{certificate} and {key}: are being written just now")
-    return pair
+    return Pair(chain, secret, context)
 
 
 def _read(path: Path) -> bytes:

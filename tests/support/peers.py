@@ -100,7 +100,8 @@ def buf(target: str, asked: Asked, dtype: str, access: Access = OPEN) -> list[Pa
 def buf_curl(target: str, path: str, *arguments: str, access: Access = OPEN) -> str:
     """What `buf curl` prints, of a call that goes well and says nothing on the side."""
     how = ["--cacert", str(access.ca)] if access.ca else ["--http2-prior-knowledge"]
-    header = ["--header", f"authorization: Bearer {access.token}"] if access.token else []
+    # Reflection wants the token, too, and buf sends what a call has only if it is told so.
+    header = ["--header", f"authorization: Bearer {access.token}", "--reflect-header", "*"] if access.token else []
     url = f"{'https' if access.ca else 'http'}://{target}/{path}"
     done = subprocess.run(
         [BUF, "curl", "--protocol", "grpc", *how, *header, *arguments, url], capture_output=True, text=True, timeout=60

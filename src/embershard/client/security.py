@@ -110,8 +110,8 @@ class Security:
         roots = None if self.ca is None else read_authorities(Path(self.ca))
         if self.certificate is None or self.key is None:
             return grpc.ssl_channel_credentials(roots)
-        chain, key = read_pair(Path(self.certificate), Path(self.key))
-        return grpc.ssl_channel_credentials(roots, key, chain)
+        pair = read_pair(Path(self.certificate), Path(self.key))
+        return grpc.ssl_channel_credentials(roots, pair.key, pair.chain)
 
 
 _VARIABLES: Mapping[str, str] = {
