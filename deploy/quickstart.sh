@@ -5,51 +5,45 @@
 #   make quickstart           (or sh deploy/quickstart.sh)
 #
 # It needs Linux, make and Python 3.11 or later (PYTHON=/path/to/python3 names one). What it leaves is .venv; all else
-# is written to state/quickstart, which is removed in the end.
+# is written to secrets and state/try, which are removed in the end.
 set -eu
 cd "$(dirname "$0")/.."
-FOLDER=state/quickstart
 SERVER=
 
 main() {
     say "Install: .venv, from the lock files. The first time takes some minutes."
-    run <<'STEP'
+    run <<STEP
 make install
 STEP
-    run <<'STEP'
+    run <<STEP
 . .venv/bin/activate
 STEP
     say "Credentials, for trials: an authority, the server's certificate, and a token for each role."
-    run <<'STEP'
-embershard credentials state/quickstart/credentials --host localhost
+    run <<STEP
+embershard credentials secrets/ --host localhost
 STEP
     say "Serve the sample collection."
-    start <<'STEP'
-embershard serve --config deploy/movielens.toml --data-dir state/quickstart/data --listen localhost:0 \
-    --tls-cert state/quickstart/credentials/server.pem --tls-key state/quickstart/credentials/server.key \
-    --tokens state/quickstart/credentials/tokens.toml
+    start <<STEP
+embershard serve --config deploy/movielens.toml --data-dir state/try --listen localhost:0 \\
+    --tls-cert secrets/server.pem --tls-key secrets/server.key --tokens secrets/tokens.toml
 STEP
-    say "Look up from another process: a reader."
+    say "Look up from another process, as a reader."
     run <<STEP
-embershard lookup --target localhost:$PORT --ca state/quickstart/credentials/ca.pem \\
-    --token-file state/quickstart/credentials/read.token --ids user_id=1,2,3
+embershard lookup --target localhost:$PORT --ca secrets/ca.pem --token-file secrets/read.token --ids user_id=1,2,3
 STEP
-    say "A reader's update is refused."
+    say "A reader's update is refused,"
     told 1 "role 'update'" <<STEP
-echo '{"global_bias": {"ids": [0], "values": [[3.5]]}}' | embershard update --request - \\
-    --target localhost:$PORT --ca state/quickstart/credentials/ca.pem \\
-    --token-file state/quickstart/credentials/read.token
+echo '{"global_bias": {"ids": [0], "values": [[3.5]]}}' |
+    embershard update --target localhost:$PORT --ca secrets/ca.pem --token-file secrets/read.token --request -
 STEP
-    say "An updater's is not,"
+    say "an updater's is not,"
     run <<STEP
-echo '{"global_bias": {"ids": [0], "values": [[3.5]]}}' | embershard update --request - \\
-    --target localhost:$PORT --ca state/quickstart/credentials/ca.pem \\
-    --token-file state/quickstart/credentials/update.token
+echo '{"global_bias": {"ids": [0], "values": [[3.5]]}}' |
+    embershard update --target localhost:$PORT --ca secrets/ca.pem --token-file secrets/update.token --request -
 STEP
     say "and the reader reads it."
     told 0 "3.5" <<STEP
-embershard lookup --target localhost:$PORT --ca state/quickstart/credentials/ca.pem \\
-    --token-file state/quickstart/credentials/read.token --ids global_bias=0
+embershard lookup --target localhost:$PORT --ca secrets/ca.pem --token-file secrets/read.token --ids global_bias=0
 STEP
     say "Stop: it finishes the calls in flight, and writes a snapshot."
     stop
@@ -71,23 +65,24 @@ told() {
     command=$(cat)
     printf '$ %s\n' "$command"
     status=0
-    eval "$command" >"$FOLDER/said" 2>&1 || status=$?
-    cat "$FOLDER/said"
+    eval "$command" >"$LOGS/said" 2>&1 || status=$?
+    cat "$LOGS/said"
     [ "$status" = "$1" ] || fail "it should have ended with status $1, and not with $status"
-    grep -qF -- "$2" "$FOLDER/said" || fail "it should have printed $2"
+    grep -qF -- "$2" "$LOGS/said" || fail "it should have printed $2"
 }
 
 # Starts the server that is on standard input, and waits until it serves: SERVER is its process, PORT where it listens.
 start() {
     command=$(cat)
     printf '$ %s &\n' "$command"
-    eval "exec $command" >"$FOLDER/serve.log" 2>&1 &
+    : >"$LOGS/serve"
+    eval "exec $command" >"$LOGS/serve" 2>&1 &
     SERVER=$!
-    until PORT=$(sed -n 's/^rank 0 .* serves .*:\([0-9]*\).*/\1/p' "$FOLDER/serve.log") && [ -n "$PORT" ]; do
-        kill -0 "$SERVER" 2>/dev/null || { cat "$FOLDER/serve.log"; fail "the server didn't start"; }
+    until PORT=$(sed -n 's/^rank 0 .* serves [^ ]*:\([0-9]*\).*/\1/p' "$LOGS/serve") && [ -n "$PORT" ]; do
+        kill -0 "$SERVER" 2>/dev/null || { cat "$LOGS/serve"; fail "the server didn't start"; }
         sleep 0.2
     done
-    cat "$FOLDER/serve.log"
+    cat "$LOGS/serve"
 }
 
 stop() {
@@ -96,7 +91,7 @@ stop() {
     status=0
     wait "$SERVER" || status=$?
     SERVER=
-    tail -n 2 "$FOLDER/serve.log"
+    tail -n 2 "$LOGS/serve"
     [ "$status" = 0 ] || fail "the server ended with status $status"
 }
 
@@ -108,11 +103,13 @@ fail() {
 # Whatever happened: no process stays, and no key.
 clean() {
     [ -z "$SERVER" ] || { kill "$SERVER" && wait "$SERVER"; } || true
-    rm -rf "$FOLDER"
+    rm -rf secrets state/try "$LOGS"
 }
 
-[ ! -e "$FOLDER" ] || fail "$FOLDER is there already: another quickstart runs, or remove it"
-mkdir -p "$FOLDER"
+for folder in secrets state/try; do
+    [ ! -e $folder ] || fail "$folder is there already: remove it, or move it away"
+done
+LOGS=$(mktemp -d)
 trap clean EXIT
 trap 'exit 1' INT TERM HUP
 main

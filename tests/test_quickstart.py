@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,10 @@ ROOT = Path(__file__).parents[1]
 ACCOUNT = f"quickstart{os.getpid()}"
 SYSTEM = "/usr/local/bin:/usr/bin:/bin"
 # What Debian always has (its packages coreutils, dash, grep and sed), beside Python and make.
-PROGRAMS = "cat dirname env grep make mkdir rm sed sh sleep tail touch"
+PROGRAMS = "cat dirname env grep make mktemp rm sed sh sleep tail touch"
+README = (ROOT / "README.md").read_text()
+TOLD = [line for line in re.findall(r"^embershard .*", README, re.MULTILINE) if "secrets/" in line]
+"""The commands of the README that have to do with credentials."""
 PIP = ("index-url", "extra-index-url", "find-links", "cert", "constraint", "default-timeout")
 """How this machine's pip reaches its packages, which is no part of the walk."""
 
@@ -58,9 +62,13 @@ def test_a_new_user_gets_from_a_clone_to_a_lookup_with_tls_and_a_token(home: Pat
     )
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert shown.stdout.endswith("All went as it should.\n")
-    tokens = {path.name for path in clone.rglob("*.token")}
-    assert not tokens, "credentials are left"
-    print(shown.stdout)
+    assert not list(clone.rglob("*.token")), "credentials are left"
+    ran = {_anywhere(command) for command in re.findall(r"^\$ ((?:.*\\\n)*.*)", shown.stdout, re.MULTILINE)}
+    assert ran >= {_anywhere(command) for command in TOLD}
+
+
+def test_the_readme_tells_how_to_get_credentials_and_to_use_them() -> None:
+    assert [command.split()[1] for command in TOLD] == ["credentials", "serve", "lookup"]
 
 
 @pytest.mark.parametrize("broken", ["lookup", "serve"])
@@ -84,10 +92,16 @@ def test_a_step_that_fails_ends_the_walk_with_its_command_and_without_a_trace(tm
     assert f"cannot {broken}" in shown.stdout + shown.stderr
     assert f"$ embershard {broken} " in shown.stdout
     assert "quickstart: " in shown.stderr
-    assert not (tmp_path / "state/quickstart").exists()
+    assert not (tmp_path / "secrets").exists()
     if broken != "serve":
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def _anywhere(command: str) -> str:
+    """A command without what is up to whoever gives it: addresses, the collection, and where its data are."""
+    one_line = re.sub(r" \\\n *", " ", command).removesuffix(" &")
+    return re.sub(r"(--listen|--target|--config|--data-dir) \S+", r"\1 …", one_line)
 
 
 def _program(path: Path, text: str) -> None:
