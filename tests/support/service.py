@@ -99,6 +99,16 @@ class Service:
     def output(self) -> str:
         return "".join(self.lines)
 
+    def wait_said(self, text: str, times: int = 1) -> None:
+        """Until so many lines of output have a text."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self.said(text) >= times, START_S)
+        assert self.said(text) >= times, self.output
+
+    def said(self, text: str) -> int:
+        """How many lines of output have a text."""
+        return sum(text in line for line in self.lines)
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Sends a signal, waits for the end, and returns the exit status."""
         if self.process.poll() is None:
@@ -126,7 +136,9 @@ class Service:
         assert self.process.stdout is not None
         with self.process.stdout as output:
             for line in output:
-                self.lines.append(line)
+                with self._changed:
+                    self.lines.append(line)
+                    self._changed.notify_all()
                 if match := re.match(r"rank (\d+) of \d+ \(\w+ engine\) serves (\S+)", line):
                     self._note(served=(int(match[1]), match[2]))
         self._note(ended=True)
