@@ -24,7 +24,7 @@ from embershard.v1 import embershard_pb2_grpc as rpc
 
 ROOT = Path(__file__).parents[2]
 MODULES = Path(os.environ.get("EMBERSHARD_TOOLS", ROOT / ".venv")) / "node/node_modules"
-"""What `make` has installed for Node; the variable names a folder in place of .venv."""
+"""What `make` has installed for Node; the variable names a folder of tools, in place of .venv."""
 BUF = Path(sys.executable).with_name("buf")
 DTYPES = {"float32": pb.D_TYPE_FLOAT32, "float16": pb.D_TYPE_FLOAT16, "int8": pb.D_TYPE_INT8}
 _FORMATS = {"ids": "q", "lengths": "i", "weights": "f"}
