@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import trustme
 from cryptography import x509
-from support.service import Service
 
 from embershard import Security
+from support.service import Service
 
 CONFIG = """
 collection = { name = "secured" }
