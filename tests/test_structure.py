@@ -28,6 +28,8 @@ LAYERS = [
         "embershard.name_list",
         "embershard.arrays",
         "embershard.heap",
+        "embershard.loopback",
+        "embershard.pem",
         "embershard.protowire",
         "embershard.quiet",
         "embershard.v1",

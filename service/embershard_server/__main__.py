@@ -10,15 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embershard.errors import EmbershardError
+from embershard.errors import ConfigError, EmbershardError
 from embershard.heap import keep_freed_memory
-from embershard_server.address import check_free, of_rank
+from embershard.loopback import is_loopback
+from embershard_server.address import check_free, check_plaintext, of_rank
 from embershard_server.options import parse
 
 if TYPE_CHECKING:
     import argparse
 
     from embershard.engine.base import Engine
+    from embershard_server.access import Access
+    from embershard_server.tls import Certificates
 
 
 logger = logging.getLogger("embershard_server")
@@ -56,6 +59,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     config = load_config(options.config)
     address = of_rank(options.listen, int(os.environ.get("LOCAL_RANK", 0)))
+    certificates, access = _security(options, address)
     check_free(address)
     keep_freed_memory()
     from embershard.quiet import quieten
@@ -69,13 +73,31 @@ def _serve(options: argparse.Namespace) -> int:
     started = start(config, data)
 
     async def run() -> int:
-        server = Server(started, config, address=address, data=data)
-        return await server.run(lambda bound, version: _announce(started.replica.engine, bound, version))
+        server = Server(started, config, address=address, data=data, certificates=certificates, access=access)
+        flags = " --ca CA.pem" * bool(certificates) + " --token-file FILE" * bool(access)
+        return await server.run(lambda bound, version: _announce(started.replica.engine, bound, version, flags))
 
     return asyncio.run(run())
 
 
-def _announce(engine: Engine, address: str, version: int) -> None:
+def _security(options: argparse.Namespace, address: str) -> tuple[Certificates | None, Access | None]:
+    """How callers are known, and known to whom they talk."""
+    from embershard_server.access import Access
+    from embershard_server.tls import certificates_of
+    from embershard_server.tokens import tokens_of
+
+    certificates = certificates_of(options.tls_cert, options.tls_key, options.tls_client_ca)
+    if certificates and options.plaintext:
+        raise ConfigError("--plaintext and --tls-cert are both given: a front end speaks the one or the other")
+    check_plaintext(address, flag="--listen", encrypted=certificates is not None, allowed=options.plaintext)
+    tokens = tokens_of(options.tokens, os.environ)
+    if not (tokens or is_loopback(address)):
+        who = "whoever has a certificate of --tls-client-ca" if options.tls_client_ca else "whoever reaches it"
+        logger.warning("no tokens are given: %s may read, change and administer what %s serves", who, address)
+    return certificates, Access(tokens, options.tokens) if tokens else None
+
+
+def _announce(engine: Engine, address: str, version: int, flags: str) -> None:
     """Tells the operator what is served, and where."""
     config, world, sizes = engine.config, engine.world, engine.table_bytes()
     lines = []
@@ -91,7 +113,7 @@ def _announce(engine: Engine, address: str, version: int) -> None:
     if world.rank == 0:
         feature = config.tables[0].features[0]
         command = Path(sys.executable).with_name("embershard")
-        lines.append(f"try: {command} lookup --target {address} --ids {feature}=1,2,3")
+        lines.append(f"try: {command} lookup --target {address}{flags} --ids {feature}=1,2,3")
     # In one write, line ends and all, so that the lines of several ranks don't run into each other.
     sys.stdout.write("\n".join([*lines, ""]))
     sys.stdout.flush()

@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
+import hmac
+import logging
+import time
+from collections.abc import Sequence
 from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embershard.errors import AccessDenied, ConfigError, Unauthenticated
+from embershard_server.files import stamp_of
+from embershard_server.limits import Allowance
+from embershard_server.tokens import TokenSpec, digest_of, load_tokens
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+logger = logging.getLogger(__name__)
+
+TOLD_S = 10.0
+"""Calls that nobody may make are told in the log so often at most."""
+_NONE = (
+    "the call has no token, and this service wants one: give it by EMBERSHARD_TOKEN_FILE, --token-file or "
+    "Security(token=…); on the wire it is metadata, authorization: Bearer TOKEN"
+)
+_UNKNOWN = "the call's token isn't one of this service's; was it replaced?"
+_REVOKED = "the call's token was taken away"
 
 
 class Role(IntEnum):
@@ -14,3 +39,103 @@ class Role(IntEnum):
     """Change rows, too."""
     ADMIN = 3
     """All of AdminService, too."""
+
+
+class Caller:
+    """Who has a token."""
+
+    def __init__(self, name: str, role: Role, digest: bytes) -> None:
+        self.name, self.role, self.digest = name, role, digest
+        self.allowance = Allowance(name)
+        self.revoked = False
+        """Whether the token isn't valid any more, or not for all that it was."""
+
+    def check(self, needs: Role) -> None:
+        """Raises AccessDenied unless the caller may do what needs this role."""
+        if self.role < needs:
+            raise AccessDenied(
+                f"this needs a token of role {needs.name.lower()!r}, and {self.name!r} has {self.role.name.lower()!r}"
+            )
+
+
+class Access:
+    """All who may call, by their tokens; on the thread that answers calls."""
+
+    def __init__(self, tokens: Sequence[TokenSpec], file: Path | None = None) -> None:
+        """`file` is where the tokens are from, and is read again when it has changed."""
+        self._file, self._stamp = file, file and stamp_of(file)
+        self._callers: dict[tuple[str, str, bytes], Caller] = {}
+        self._take(tokens)
+        self._refused, self._told = 0, float("-inf")
+
+    def caller(self, context: grpc.aio.ServicerContext[Any, Any], needs: Role) -> Caller:
+        """Who makes a call, if they may.
+
+        Raises:
+            Unauthenticated: there is no token, or one that isn't known.
+            AccessDenied: it isn't for this.
+        """
+        given = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
+        if len(given) != 1:
+            raise self._refusal(context, _NONE)
+        scheme, _, token = str(given[0]).partition(" ")
+        presented, found = digest_of(token), None
+        for caller in self._callers.values():  # all of them, so that how long it takes tells nothing
+            if hmac.compare_digest(caller.digest, presented):
+                found = caller
+        if found is None or scheme.lower() != "bearer":
+            raise self._refusal(context, _UNKNOWN)
+        found.check(needs)
+        return found
+
+    def renewed(self) -> bool:
+        """Reads the file again if it has changed; whether it has. One that can't be used leaves the tokens as they
+        are, and is told once."""
+        if self._file is None or (stamp := stamp_of(self._file)) == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            self._take(load_tokens(self._file))
+        except ConfigError as error:
+            logger.error("the file of tokens has changed and can't be used; those of before stay: %s", error)
+            return False
+        logger.info("%s: has changed, and its tokens are valid now: %s", self._file, ", ".join(self.names))
+        return True
+
+    @property
+    def names(self) -> list[str]:
+        """The identities of all callers."""
+        return [caller.name for caller in self._callers.values()]
+
+    def _take(self, tokens: Sequence[TokenSpec]) -> None:
+        """Callers that are there still keep what they have under way."""
+        before, self._callers = self._callers, {}
+        for spec in tokens:
+            key = spec.name, spec.role, spec.digest
+            caller = before.pop(key, None) or Caller(spec.name, Role[spec.role.upper()], spec.digest)
+            caller.allowance.limit(spec.calls, spec.ids_per_s)
+            self._callers[key] = caller
+        for caller in before.values():
+            caller.revoked = True
+
+    def _refusal(self, context: grpc.aio.ServicerContext[Any, Any], message: str) -> Unauthenticated:
+        self._refused += 1
+        if (now := time.monotonic()) >= self._told + TOLD_S:
+            logger.warning(
+                "calls without a valid token, and refused: %d, the last from %s", self._refused, context.peer()
+            )
+            self._refused, self._told = 0, now
+        return Unauthenticated(message)
+
+
+def revocation() -> Unauthenticated:
+    """Why a call ends whose caller's token was taken away meanwhile."""
+    return Unauthenticated(_REVOKED)
+
+
+def name_in_certificate(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """The common name of the client's certificate, or the first of its other names; "" if there is none."""
+    told = context.auth_context()
+    names = [*told.get("x509_common_name", ()), *told.get("x509_subject_alternative_name", ())]
+    name = next((name.decode(errors="replace") for name in names if name), "")
+    return name if name.isprintable() else ascii(name)

@@ -1,10 +1,11 @@
-"""The address of a front end."""
+"""The address of a front end, and whether plaintext may be spoken there."""
 
 from __future__ import annotations
 
 import socket
 
 from embershard.errors import ConfigError
+from embershard.loopback import is_loopback
 
 
 def of_rank(listen: str, local_rank: int) -> str:
@@ -19,6 +20,20 @@ def of_rank(listen: str, local_rank: int) -> str:
     if not host or not (port.isascii() and port.isdigit()) or int(port) + local_rank > 65535:
         raise ConfigError(f"--listen {listen!r}: is not HOST:PORT with a port from 0 to {65535 - local_rank}")
     return f"{host}:{int(port) + local_rank if int(port) else 0}"
+
+
+def check_plaintext(address: str, *, flag: str, encrypted: bool, allowed: bool) -> None:
+    """Whether what is said at an address is encrypted, or heard by nobody else, or that is `allowed` by name.
+
+    Raises:
+        ConfigError: it isn't; `flag` gave the address.
+    """
+    if not (encrypted or allowed or is_loopback(address)):
+        raise ConfigError(
+            f"{flag} {address}: others reach it, and plaintext would be read and changed by whoever is on the network: "
+            "give --tls-cert and --tls-key (`embershard credentials` makes some for trials), or listen on 127.0.0.1, "
+            "or ask for it by --plaintext, where something else encrypts"
+        )
 
 
 def check_free(address: str) -> None:

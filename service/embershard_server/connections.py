@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,14 +24,17 @@ def address_of(peer: str) -> str:
     return unquote(peer).partition(":")[2]
 
 
-def received() -> dict[str, int]:
-    """Bytes that have come on each connection, by the address of the peer."""
-    return {
+def received() -> tuple[dict[str, int], float]:
+    """Bytes that have come on each connection, by the address of the peer; and the CPU time in seconds that it took
+    to ask."""
+    begin = time.thread_time()
+    bytes_by_address = {
         address: struct.unpack_from(
             "=Q", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), _BYTES_RECEIVED
         )[0]
         for address, connection in _connections()
     }
+    return bytes_by_address, time.thread_time() - begin
 
 
 def shut(addresses: Collection[str]) -> None:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from embershard.errors import DeadlineExceeded, EmbershardError, Overloaded, Unavailable
 from embershard_server import connections
+from embershard_server.access import name_in_certificate, revocation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    import grpc.aio
-
     from embershard.config import LimitSpec
+    from embershard_server.access import Access, Caller, Role
+    from embershard_server.status import Context
 
 logger = logging.getLogger(__name__)
 
@@ -50,18 +51,22 @@ class _Peer:
 class Call:
     """One call, from when it is let in until gRPC is done with it."""
 
-    def __init__(
-        self, gate: Gate, peer: str, context: grpc.aio.ServicerContext[Any, Any], *, wait_s: float, single: bool
-    ) -> None:
-        self.peer, self.single, self._gate, self._held = peer, single, gate, 0
+    def __init__(self, gate: Gate, peer: str, caller: Caller | None, context: Context, *, single: bool) -> None:
+        self.peer, self.caller, self.single, self._gate, self._held = peer, caller, single, gate, 0
+        self._context = context
         remaining_s = context.time_remaining()
-        self.deadline = time.monotonic() + (wait_s if remaining_s is None else remaining_s)
+        self.deadline = time.monotonic() + (gate.wait_s if remaining_s is None else remaining_s)
         """In `time.monotonic()` seconds; of a stream without one, that of its present message."""
-        self._wait_s: float | None = wait_s if remaining_s is None else None
+        self._wait_s: float | None = gate.wait_s if remaining_s is None else None
         self._receiver: asyncio.Task[Any] | None = None
         self._reason: EmbershardError | None = None
         self.waits_since = 0.0
         """Since when it waits for a message."""
+
+    @property
+    def identity(self) -> str:
+        """Who makes it: the name of a token, or what is in the client's certificate, or where it comes from."""
+        return self.caller.name if self.caller else name_in_certificate(self._context) or self.peer
 
     @property
     def receiving(self) -> bool:
@@ -106,6 +111,11 @@ class Call:
         self._gate.hold(self.peer, size)
         self._held += size
 
+    def spend(self, ids: int) -> None:
+        """Asks for so many ids; Overloaded if its caller has had too many of late."""
+        if self.caller:
+            self.caller.allowance.spend(ids)
+
     def sends(self) -> None:
         """Its answer is on its way."""
         self._gate.sending[self] = time.monotonic()
@@ -126,8 +136,8 @@ class Call:
 class Gate:
     """All calls of a front end."""
 
-    def __init__(self, limits: LimitSpec) -> None:
-        self._limits = limits
+    def __init__(self, limits: LimitSpec, access: Access | None = None) -> None:
+        self._limits, self._access, self.wait_s = limits, access, limits.wait_ms / 1000
         self._most_bytes = limits.in_flight_messages * limits.message_bytes
         self._peers: dict[str, _Peer] = {}
         self._calls = self._bytes = self._arriving = 0
@@ -142,15 +152,17 @@ class Gate:
         """How many there are."""
         return self._calls
 
-    def enter(self, context: grpc.aio.ServicerContext[Any, Any], *, single: bool) -> Call:
-        """Lets a call in, of a `single` message or a stream.
+    def enter(self, context: Context, *, needs: Role, single: bool) -> Call:
+        """Lets a call in, of a `single` message or a stream, whose caller `needs` a role.
 
         Raises:
+            Unauthenticated, AccessDenied: the caller may not.
             Overloaded: there are too many, of this connection or at all.
             Unavailable: the server leaves.
         """
         if self._leaving:
             raise self._leaving
+        caller = self._access.caller(context, needs) if self._access else None
         name = context.peer()
         peer = self._peers.get(name) or _Peer()
         if len(peer.calls) + 1 > self._limits.calls - self._calls - 1:
@@ -158,7 +170,9 @@ class Gate:
                 f"this connection has {len(peer.calls):,} calls, all have {self._calls:,}, and limits.calls = "
                 f"{self._limits.calls:,}"
             )
-        call = Call(self, name, context, wait_s=self._limits.wait_ms / 1000, single=single)
+        if caller:
+            caller.allowance.enter()
+        call = Call(self, name, caller, context, single=single)
         self._peers[name] = peer
         peer.calls.add(call)
         self._calls += 1
@@ -201,9 +215,11 @@ class Gate:
     async def watch(self) -> None:
         """Ends what stalls or sends too much, again and again."""
         while True:
+            if self._access and self._access.renewed():
+                self._end_revoked()
             for peer in self._peers.values():
                 peer.settled, peer.taken = peer.taken, 0
-            received, spent_s = await asyncio.to_thread(_received)
+            received, spent_s = await asyncio.to_thread(connections.received)
             self._note(received)
             self._end_greedy()
             if stalled := self._stalled():
@@ -212,6 +228,8 @@ class Gate:
 
     def _leave(self, call: Call) -> None:
         call.sent()
+        if call.caller:
+            call.caller.allowance.leave()
         peer = self._peers[call.peer]
         peer.calls.remove(call)
         peer.taken += _CALL_BYTES
@@ -245,6 +263,11 @@ class Gate:
                     if call.receiving:
                         call.end(reason)
 
+    def _end_revoked(self) -> None:
+        for call in self._all_calls():
+            if call.caller and call.caller.revoked:
+                call.end(revocation())
+
     def _stalled(self) -> set[str]:
         """Ends requests that don't arrive; returns the addresses of peers that don't take their answers."""
         latest = time.monotonic() - self._limits.stalled_s
@@ -268,9 +291,3 @@ class Gate:
         refusal = Overloaded(message)
         refusal.retry_after_s = self._limits.queue_ms / 1000
         return refusal
-
-
-def _received() -> tuple[dict[str, int], float]:
-    """What has come on each connection, and the CPU time in seconds that it took to ask."""
-    begin = time.thread_time()
-    return connections.received(), time.thread_time() - begin

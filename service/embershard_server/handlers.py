@@ -6,6 +6,7 @@ single call is what it always was.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from embershard.errors import InvalidInput
 from embershard_server.access import Role
 from embershard_server.gate import Call, Gate
 from embershard_server.status import Context, abort
+
+logger = logging.getLogger(__name__)
 
 Method = Callable[[Any, Call], Awaitable[Any]]
 """Answers one message, with a message or with bytes that are one."""
@@ -51,7 +54,7 @@ def _single(rpc: Rpc, gate: Gate) -> Any:
 
     async def handle(requests: AsyncIterator[bytes], context: Context) -> bytes:
         try:
-            call = gate.enter(context, single=True)
+            call = _enter(rpc, gate, context)
             if rpc.check:
                 rpc.check(call.peer)
             if (request := await call.receive(requests)) is None:
@@ -73,7 +76,7 @@ def _stream(rpc: Rpc, gate: Gate) -> Any:
     async def handle(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         number = 0
         try:
-            call = gate.enter(context, single=False)
+            call = _enter(rpc, gate, context)
             while (request := await call.receive(requests)) is not None:
                 answer = _serialised(await rpc.method(_parsed(rpc.request, request), call))
                 call.sends()
@@ -85,6 +88,14 @@ def _stream(rpc: Rpc, gate: Gate) -> Any:
             await abort(context, error, prefix=f"message {number} of the stream: ")
 
     return grpc.stream_stream_rpc_method_handler(handle)
+
+
+def _enter(rpc: Rpc, gate: Gate, context: Context) -> Call:
+    """Lets a call in if its caller may make it; what operators do is logged."""
+    call = gate.enter(context, needs=rpc.needs, single=not rpc.streams)
+    if rpc.needs is Role.ADMIN:
+        logger.info("%s calls %s", call.identity, rpc.name)
+    return call
 
 
 def _parsed(kind: type[Message], data: bytes) -> Any:

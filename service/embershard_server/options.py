@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+_FLAGS = {"": False, "0": False, "false": False, "1": True, "true": True}
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 EXAMPLES = """\
 examples:
   embershard serve --config shop.toml
   embershard serve --config shop.toml --listen 127.0.0.1:50051 --data-dir state/
+  embershard serve --config shop.toml --listen 0.0.0.0:50051 --tls-cert server.pem --tls-key server.key \\
+      --tokens tokens.toml
   torchrun --nproc-per-node 4 -m embershard_server --config shop.toml --data-dir state/
 
 Under torchrun every rank has a front end, a host's rank r on port + r, and the tables are cut row-wise over all ranks.
@@ -45,6 +48,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         **_or_environment("DATA_DIR", "state"),
         help="holds the snapshots and the update log, from which it starts (EMBERSHARD_DATA_DIR, default %(default)s)",
     )
+    _add_security(made)
     add(
         "--log-level",
         choices=LOG_LEVELS,
@@ -52,6 +56,34 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="(EMBERSHARD_LOG_LEVEL, default %(default)s)",
     )
     return made
+
+
+def _add_security(made: argparse.ArgumentParser) -> None:
+    for flag, metavar, text in (
+        ("--tls-cert", "FILE", "the server's certificate chain, PEM; a renewed one is shown without a restart"),
+        ("--tls-key", "FILE", "and its key"),
+        ("--tls-client-ca", "FILE", "mutual TLS: clients must have a certificate of this authority"),
+        (
+            "--tokens",
+            "FILE",
+            "TOML of the tokens that callers must have, and their roles; read again when it changes. Or give tokens "
+            "themselves, by EMBERSHARD_READ_TOKEN, EMBERSHARD_UPDATE_TOKEN and EMBERSHARD_ADMIN_TOKEN",
+        ),
+    ):
+        name = flag[2:].replace("-", "_").upper()
+        made.add_argument(
+            flag,
+            type=Path,
+            default=os.environ.get(f"EMBERSHARD_{name}") or None,
+            metavar=metavar,
+            help=f"{text} (EMBERSHARD_{name})",
+        )
+    made.add_argument(
+        "--plaintext",
+        action="store_true",
+        default=_FLAGS.get(os.environ.get("EMBERSHARD_PLAINTEXT", "").lower()),
+        help="speak plaintext on an address that others reach, which is refused otherwise (EMBERSHARD_PLAINTEXT=1)",
+    )
 
 
 def _or_environment(name: str, default: str | None = None) -> dict[str, Any]:
@@ -65,4 +97,6 @@ def parse(prog: str, arguments: Sequence[str] | None) -> argparse.Namespace:
     options = made.parse_args(arguments)
     if options.log_level not in LOG_LEVELS:  # argparse checks flags, and not what stands in for them
         made.error(f"EMBERSHARD_LOG_LEVEL={options.log_level}: choose from {', '.join(LOG_LEVELS)}")
+    if options.plaintext is None:
+        made.error(f"EMBERSHARD_PLAINTEXT={os.environ['EMBERSHARD_PLAINTEXT']}: is neither 1 nor 0")
     return options

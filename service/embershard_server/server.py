@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from embershard.engine.tick import Ticker
 from embershard.errors import ConfigError, SnapshotError
@@ -20,6 +19,7 @@ from embershard_server.gate import Gate
 from embershard_server.growths import Growths
 from embershard_server.loads import Loads
 from embershard_server.publications import Publications
+from embershard_server.reflecting import add_reflection
 from embershard_server.servicers import Servicers
 from embershard_server.versions import Versions
 
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from embershard.config import Config
     from embershard.store.folder import DataDir
+    from embershard_server.access import Access
     from embershard_server.start import Started
+    from embershard_server.tls import Certificates
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +52,21 @@ HOST_LEFT = 75
 class Server:
     """One rank's front end and ticker around a replica."""
 
-    def __init__(self, started: Started, config: Config, *, address: str, data: DataDir) -> None:
+    def __init__(
+        self,
+        started: Started,
+        config: Config,
+        *,
+        address: str,
+        data: DataDir,
+        certificates: Certificates | None,
+        access: Access | None,
+    ) -> None:
+        """Without `certificates` it speaks plaintext; without `access` whoever can connect may do all."""
         self._replica, self._log = started.replica, started.log
         self._world = started.replica.engine.world
         self._limits, self._address = config.limits, address
+        self._certificates, self._access = certificates, access
         self._loads, self._growths = Loads(started, data, config), Growths(started.replica)
         self._publications = Publications(started, data, config)
         self._versions = Versions(started, data, config, self._loads, self._publications.trim)
@@ -82,7 +95,7 @@ class Server:
         )
         for part in admin:
             part.serve(ticker)
-        gate = Gate(self._limits)
+        gate = Gate(self._limits, self._access)
         front, address = await self._open(Servicers(self._replica, ticker, *admin, gate))
         watching = asyncio.create_task(gate.watch())
         watching.add_done_callback(self._watched)
@@ -145,10 +158,13 @@ class Server:
         )
         front.add_generic_rpc_handlers(servicers.handlers())
         health_pb2_grpc.add_HealthServicer_to_server(self._health, front)
-        reflection.enable_server_reflection([*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME], front)
+        add_reflection(front, [*SERVICES, health.SERVICE_NAME], self._access)
         host, _, port = self._address.rpartition(":")
         try:
-            bound = front.add_insecure_port(self._address)
+            if self._certificates:
+                bound = front.add_secure_port(self._address, self._certificates.server_credentials())
+            else:
+                bound = front.add_insecure_port(self._address)
         except RuntimeError as error:
             raise ConfigError(f"can't listen on {self._address}: {error}; give another --listen HOST:PORT") from error
         await front.start()

@@ -128,7 +128,7 @@ class Servicers:
         batches = [codec.decode_batch(feature) for feature in request.features]
         ids = sum([len(batch.ids) for batch in batches])
         options = {"as_stored": request.dtype == pb.D_TYPE_INT8, "with_counts": request.with_counts}
-        read = await self._prepared(ids, lambda: collection.read(batches, **options))
+        read = await self._prepared(ids, lambda: collection.read(batches, **options), call)
         call.hold(ANSWER_COPIES * self._checked_size(read, request))
         answer = await self._answer(read, request, call)
         return encoded(read, answer, request)
@@ -157,7 +157,7 @@ class Servicers:
         if (version := self._repeated(request)) is not None:
             return pb.UpdateResponse(version=version, duplicate=True)
         named = [features for update in request.updates for features in (update.batch, update.parents)]
-        entry = await self._prepared(_ids(named), lambda: update_entry(self._ticker.collection, request))
+        entry = await self._prepared(_ids(named), lambda: update_entry(self._ticker.collection, request), call)
         outcome = await self._apply(entry, call)
         return pb.UpdateResponse(version=outcome.version, duplicate=outcome.duplicate)
 
@@ -169,7 +169,9 @@ class Servicers:
     async def grow(self, request: pb.GrowRequest, call: Call) -> pb.GrowResponse:
         """More rows for a table."""
         self._check_fingerprint(request.fingerprint)
-        entry = await self._prepared(_ids([request.mean_of]), lambda: growth_entry(self._ticker.collection, request))
+        entry = await self._prepared(
+            _ids([request.mean_of]), lambda: growth_entry(self._ticker.collection, request), call
+        )
         outcome = await self._growths.grow(entry.body, lambda: self._apply(entry, call))
         grown: Grown = outcome.value
         return pb.GrowResponse(version=outcome.version, rows=grown.rows, pause_ms=grown.pause_ms)
@@ -177,7 +179,9 @@ class Servicers:
     async def freeze(self, request: pb.FreezeRequest, call: Call) -> pb.FreezeResponse:
         """Rows that stay as they are."""
         self._check_fingerprint(request.fingerprint)
-        entry = await self._prepared(_ids([request.batch]), lambda: freeze_entry(self._ticker.collection, request))
+        entry = await self._prepared(
+            _ids([request.batch]), lambda: freeze_entry(self._ticker.collection, request), call
+        )
         outcome = await self._apply(entry, call)
         return pb.FreezeResponse(version=outcome.version, rows=outcome.value)
 
@@ -258,9 +262,10 @@ class Servicers:
             )
         return Collection(engine.config)
 
-    async def _prepared(self, ids: int, prepare: Callable[[], _Work]) -> _Work:
+    async def _prepared(self, ids: int, prepare: Callable[[], _Work], call: Call) -> _Work:
         """Checks a request of so many ids; a large one on another thread, so that small ones needn't wait."""
         self._ticker.collection.check_ids(ids)
+        call.spend(ids)
         return prepare() if ids < SMALL else await asyncio.to_thread(prepare)
 
     def _checked_size(self, read: Read, request: pb.LookupRequest) -> int:

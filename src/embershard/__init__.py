@@ -5,7 +5,7 @@ This package is light: the client needs numpy, grpcio and protobuf, and importin
 
 from importlib.metadata import version as _version
 
-from embershard.client import AsyncClient, Client
+from embershard.client import AsyncClient, Client, Security
 from embershard.errors import (
     AccessDenied,
     ConfigError,
@@ -19,6 +19,7 @@ from embershard.errors import (
     Overloaded,
     SequenceGap,
     SnapshotError,
+    Unauthenticated,
     Unavailable,
     Unsupported,
 )
@@ -42,8 +43,10 @@ __all__ = [
     "Overloaded",
     "Provenance",
     "Rows",
+    "Security",
     "SequenceGap",
     "SnapshotError",
+    "Unauthenticated",
     "Unavailable",
     "Unsupported",
     "__version__",

@@ -7,6 +7,7 @@ EmbershardError
 ├── Overloaded            RESOURCE_EXHAUSTED   a bound was reached: send less, or later
 ├── DeadlineExceeded      DEADLINE_EXCEEDED    time ran out before the work began: it was dropped
 ├── Unavailable           UNAVAILABLE          starting, stopping or unreachable: try again
+├── Unauthenticated       UNAUTHENTICATED      nobody knows who the caller is: it has no token, or a wrong one
 ├── AccessDenied          PERMISSION_DENIED    the caller may not do this
 ├── Unsupported           UNIMPLEMENTED        the server doesn't know this call
 ├── SnapshotError         ABORTED              a snapshot can't be written, read or trusted
@@ -37,6 +38,7 @@ __all__ = [
     "SequenceGap",
     "SnapshotError",
     "TrainingError",
+    "Unauthenticated",
     "Unavailable",
     "Unsupported",
 ]
@@ -71,6 +73,10 @@ class DeadlineExceeded(EmbershardError, TimeoutError):
 
 class Unavailable(EmbershardError, ConnectionError):
     """The service is starting, stopping or unreachable; a later try may succeed."""
+
+
+class Unauthenticated(EmbershardError):
+    """The call has no token, or one that the service doesn't know."""
 
 
 class AccessDenied(EmbershardError):
@@ -112,6 +118,7 @@ STATUS_BY_ERROR: dict[type[EmbershardError], str] = {
     Overloaded: "RESOURCE_EXHAUSTED",
     DeadlineExceeded: "DEADLINE_EXCEEDED",
     Unavailable: "UNAVAILABLE",
+    Unauthenticated: "UNAUTHENTICATED",
     AccessDenied: "PERMISSION_DENIED",
     Unsupported: "UNIMPLEMENTED",
     SnapshotError: "ABORTED",

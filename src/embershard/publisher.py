@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from embershard.client import Client
+from embershard.client import Client, Security
 from embershard.client.delivery import LONGEST_WAIT_S, Waits
 from embershard.client.wire import PIECE_BYTES
 from embershard.config import fingerprint_of
@@ -67,9 +67,12 @@ class Publisher:
         number: int = 0,
         timeout_s: float = TIMEOUT_S,
         told: Told = lambda _done, _all: None,
+        security: Security | None = None,
     ) -> None:
-        """`publisher` names the job: letters, digits, '_', '.' and '-'. `number` is that of its last publication."""
-        self._client, self._owns_client = (client, False) if isinstance(client, Client) else (Client(client), True)
+        """`publisher` names the job: letters, digits, '_', '.' and '-'. `number` is that of its last publication.
+        `security` is that of a client which is made here, of HOST:PORT."""
+        self._owns_client = isinstance(client, str)
+        self._client = Client(client, security=security) if isinstance(client, str) else client
         self.publisher, self.number = publisher, number
         self._world, self._timeout_s, self._told = world, timeout_s, told
         self._in_doubt = 0

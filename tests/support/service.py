@@ -28,9 +28,11 @@ class Service:
         listen: str = "127.0.0.1:0",
         launcher: Sequence[str] = (),
         meeting: Sequence[str] = ("--standalone",),
+        flags: Sequence[str | Path] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`ranks` 0 is the local engine; `config` is a file, or its text; `launcher` has more flags for torchrun.
+        """`ranks` 0 is the local engine; `config` is a file, or its text; `launcher` has more flags for torchrun, and
+        `flags` for the server.
 
         `meeting` says how the agents of several hosts find each other; this one's ranks are then some of the group's.
         """
@@ -39,6 +41,7 @@ class Service:
             (data_dir / "collection.toml").write_text(config)
             config = data_dir / "collection.toml"
         server = ["-m", "embershard_server", "--config", str(config), "--listen", listen, "--data-dir", str(data_dir)]
+        server += map(str, flags)
         torchrun = ["-m", "torch.distributed.run", *meeting, "--nproc-per-node", str(ranks), *launcher]
         self._ranks, self.size = ranks, max(ranks, 1)
         self.lines: list[str] = []
@@ -100,6 +103,16 @@ class Service:
     def output(self) -> str:
         return "".join(self.lines)
 
+    def wait_said(self, text: str, times: int = 1) -> None:
+        """Until so many lines of output have a text."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self.said(text) >= times, START_S)
+        assert self.said(text) >= times, self.output
+
+    def said(self, text: str) -> int:
+        """How many lines of output have a text."""
+        return sum(text in line for line in self.lines)
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Sends a signal, waits for the end, and returns the exit status."""
         if self.process.poll() is None:
@@ -127,7 +140,9 @@ class Service:
         assert self.process.stdout is not None
         with self.process.stdout as output:
             for line in output:
-                self.lines.append(line)
+                with self._changed:
+                    self.lines.append(line)
+                    self._changed.notify_all()
                 if match := re.match(r"rank (\d+) of \d+ \(\w+ engine\) serves (\S+)", line):
                     self._note(served=(int(match[1]), match[2]))
         self._note(ended=True)

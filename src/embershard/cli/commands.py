@@ -10,9 +10,9 @@ from embershard import doctor as checks
 from embershard import formats
 from embershard.cli import archive, show
 from embershard.cli.answer import Answer
+from embershard.cli.flags import connected
 from embershard.cli.importing import import_vectors
 from embershard.cli.request import CHANGES, batches_of, change_of, ids_of, read_request
-from embershard.client import Client
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def lookup(options: Namespace) -> Answer:
     """Vectors of ids."""
     request = read_request(options)
-    with _client(options) as client:
+    with connected(options) as client:
         rows = client.lookup(
             batches_of(request),
             dtype=options.dtype,
@@ -43,7 +43,7 @@ def update(options: Namespace) -> Answer:
     request = read_request(options, CHANGES)
     kind, change = change_of(request, options)
     batches, fingerprint = batches_of(request), options.fingerprint
-    with _client(options) as client:
+    with connected(options) as client:
         match kind:
             case "gradients":
                 version = client.update(batches, gradients=change, fingerprint=fingerprint)
@@ -63,7 +63,7 @@ def import_(options: Namespace) -> Answer:
         key=options.key,
         metadata=options.metadata,
     )
-    with _client(options) as client:
+    with connected(options) as client:
         done = import_vectors(client, options.feature, vectors, source=str(options.file))
     left_out = [f"left out {done.left_out} (the padding id, which answers zeros by itself)"] * (done.left_out > 0)
     return Answer(document=asdict(done), lines=[f"version {done.version}", f"rows {done.rows:,}", *left_out])
@@ -71,7 +71,7 @@ def import_(options: Namespace) -> Answer:
 
 def grow(options: Namespace) -> Answer:
     """More rows for a table."""
-    with _client(options) as client:
+    with connected(options) as client:
         grown = client.grow(
             options.table,
             rows=options.rows,
@@ -88,7 +88,7 @@ def grow(options: Namespace) -> Answer:
 
 def freeze(options: Namespace) -> Answer:
     """Rows that stay as they are, or move again."""
-    with _client(options) as client:
+    with connected(options) as client:
         frozen = client.freeze(ids_of(options), thaw=options.thaw)
     return Answer(
         document={"version": frozen.version, "rows": frozen.rows},
@@ -98,7 +98,7 @@ def freeze(options: Namespace) -> Answer:
 
 def describe(options: Namespace) -> Answer:
     """The collection that is served."""
-    with _client(options) as client:
+    with connected(options) as client:
         description = client.describe()
     return Answer(document=show.description_document(description), lines=show.description_lines(description))
 
@@ -112,7 +112,7 @@ def snapshot(options: Namespace) -> Answer:
     ):
         if path is not None:
             return told(options)
-    with _client(options) as client:
+    with connected(options) as client:
         made = client.snapshot(timeout_s=options.timeout)
     return Answer(
         document={"version": made.version, "path": made.path, "bytes": made.bytes},
@@ -129,7 +129,3 @@ def doctor(options: Namespace) -> Answer:
         lines=show.finding_lines(findings),
         status=1 if worst == "problem" else 0,
     )
-
-
-def _client(options: Namespace) -> Client:
-    return Client(options.target, timeout_s=options.timeout)

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 from embershard import formats
 from embershard.cli.answer import Answer
+from embershard.client import Client, Security
+from embershard.client.security import read_token
 from embershard.client.wire import checked_target
 from embershard.errors import InvalidInput
 
@@ -21,7 +23,7 @@ Command = Callable[[str, Callable[[Namespace], Answer], str, str], ArgumentParse
 
 
 def add_connection(one: ArgumentParser, *, timeout_s: float) -> None:
-    """Where the server is, and how long to wait for it."""
+    """Where the server is, how long to wait for it, and how to know each other."""
     one.add_argument(
         "--target",
         type=_target,
@@ -36,6 +38,44 @@ def add_connection(one: ArgumentParser, *, timeout_s: float) -> None:
         metavar="SECONDS",
         help="longest wait for an answer (default %(default)g)",
     )
+    one.add_argument(
+        "--tls", action="store_true", default=None, help="speak TLS, by the system's authorities (EMBERSHARD_TLS=1)"
+    )
+    for flag, kind, metavar, text in (
+        ("--ca", file, "FILE", "speak TLS; the server's certificate must be of this authority (EMBERSHARD_CA)"),
+        ("--client-cert", file, "FILE", "mutual TLS: the client's certificate chain (EMBERSHARD_CLIENT_CERT)"),
+        ("--client-key", file, "FILE", "and its key (EMBERSHARD_CLIENT_KEY)"),
+        (
+            "--token-file",
+            file,
+            "FILE",
+            "has the token that is sent with each call, which is no flag as everybody on a machine sees those "
+            "(EMBERSHARD_TOKEN_FILE, or the token itself in EMBERSHARD_TOKEN)",
+        ),
+        ("--server-name", str, "NAME", "what the server's certificate says, if it isn't HOST (EMBERSHARD_SERVER_NAME)"),
+    ):
+        one.add_argument(flag, type=kind, metavar=metavar, help=text)
+
+
+def security_of(options: Namespace) -> Security:
+    """What the flags of `add_connection` say, and else the environment.
+
+    Raises:
+        InvalidInput: it doesn't go together, or a file can't be read.
+    """
+    return Security.from_environment(
+        tls=options.tls,
+        ca=options.ca,
+        certificate=options.client_cert,
+        key=options.client_key,
+        token=None if options.token_file is None else read_token(options.token_file),
+        server_name=options.server_name,
+    )
+
+
+def connected(options: Namespace) -> Client:
+    """A client of the server that the flags of `add_connection` name."""
+    return Client(options.target, timeout_s=options.timeout, security=security_of(options))
 
 
 def add_request(one: ArgumentParser) -> None:

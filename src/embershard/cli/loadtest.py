@@ -14,8 +14,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from embershard.cli.answer import INTERRUPTED, Answer, need_packages
+from embershard.cli.flags import connected, security_of
 from embershard.cli.request import read_requests
-from embershard.client import Client
 from embershard.errors import InvalidInput
 from embershard.formats.files import about, check_writable, writing
 from embershard.loadtest import plan as defaults
@@ -67,7 +67,7 @@ def _tested(options: Namespace, demand: Demand, draft: Plan) -> Answer:
     for path in filter(None, (options.report, options.output)):
         check_writable(path)
     earlier = comparison.read(options.compare, demand.loop) if options.compare else None
-    with Client(options.target, timeout_s=options.timeout) as client:
+    with connected(options) as client:
         description = client.describe(timeout_s=max(options.timeout, CONNECTING_S))
     plan = _plan(options, draft, description)
     began = datetime.now(UTC).isoformat(timespec="seconds")
@@ -144,7 +144,7 @@ def _plan(options: Namespace, draft: Plan, description: pb.DescribeResponse) -> 
     features = features_of(description, options.features, options.id_space)
     replay = replayed(read_requests(options.replay), features, options.dtype, options.replay) if options.replay else ()
     ids = options.ids or max(defaults.IDS, len(features))
-    plan = replace(draft, features=features, replay=replay, ids=ids)
+    plan = replace(draft, security=security_of(options), features=features, replay=replay, ids=ids)
     check_limits(plan, description.limits)
     return plan
 

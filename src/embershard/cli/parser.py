@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from embershard import __version__
 from embershard.cli.answer import Answer
+from embershard.cli.credentials import add_credentials
 from embershard.cli.loadtest_flags import add_loadtest
 from embershard.cli.offline import add_offline
 from embershard.cli.online import add_online
@@ -60,4 +61,5 @@ def parser() -> ArgumentParser:
     add_versions(command)
     add_loadtest(command)
     add_offline(command)
+    add_credentials(command)
     return made

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from embershard import doctor
 from embershard.cli.answer import Answer, need_packages
+from embershard.cli.flags import connected
 from embershard.errors import SequenceGap
 from embershard.formats.files import writing
 
@@ -26,7 +27,6 @@ def publish(options: Namespace) -> Answer:
     from embershard.quiet import quieten
 
     quieten()
-    from embershard.client import Client
     from embershard.engine.world import SoloWorld
     from embershard.publisher import Publisher
     from embershard.store.offline import find_snapshot
@@ -35,7 +35,7 @@ def publish(options: Namespace) -> Answer:
     made = find_snapshot(options.snapshot)
     since = None if options.since is None else find_snapshot(_beside(made.path, options.since))
     name = options.publisher or made.manifest["collection"]
-    with Client(options.target, timeout_s=options.timeout) as client, _progress() as told:
+    with connected(options) as client, _progress() as told:
         there = client.describe().published
         ledger = _Ledger(made.path.parent / "published.json", options.target, name)
         if since is not None:

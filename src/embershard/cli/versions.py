@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embershard.cli.answer import Answer
-from embershard.cli.flags import Command, add_connection
+from embershard.cli.flags import Command, add_connection, connected
 from embershard.cli.flags import version as version_of
 from embershard.cli.offline import SNAPSHOT_PATH
 from embershard.cli.publishing import publish
-from embershard.client import Client
 from embershard.v1 import embershard_pb2 as pb
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def _add_version(one: ArgumentParser) -> None:
 
 def versions(options: Namespace) -> Answer:
     """What there is."""
-    with _client(options) as client:
+    with connected(options) as client:
         found = client.list_versions()
     told: list[dict[str, Any]] = [
         {
@@ -110,7 +109,7 @@ def versions(options: Namespace) -> Answer:
 
 def load(options: Namespace) -> Answer:
     """A snapshot in memory, or out of it."""
-    with _client(options) as client:
+    with connected(options) as client:
         client.load(options.snapshot, unload=options.unload, timeout_s=options.timeout)
     state = "on disk" if options.unload else "loaded"
     return Answer(document={"version": options.snapshot}, lines=[f"version {options.snapshot} {state}"])
@@ -118,13 +117,13 @@ def load(options: Namespace) -> Answer:
 
 def activate(options: Namespace) -> Answer:
     """Other tables."""
-    with _client(options) as client:
+    with connected(options) as client:
         return _activated(client.activate(options.snapshot, timeout_s=options.timeout))
 
 
 def rollback(options: Namespace) -> Answer:
     """The tables of before."""
-    with _client(options) as client:
+    with connected(options) as client:
         return _activated(client.rollback(timeout_s=options.timeout))
 
 
@@ -133,10 +132,6 @@ def _activated(done: pb.ActivateResponse) -> Answer:
         document={"version": done.version, "activated": done.activated, "before": done.before},
         lines=[f"version {done.version}", f"activated {done.activated}", f"before {done.before or 'none'}"],
     )
-
-
-def _client(options: Namespace) -> Client:
-    return Client(options.target, timeout_s=options.timeout)
 
 
 def _size(count: int) -> str:

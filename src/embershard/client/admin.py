@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, TypeVar
 
-import grpc
-
+from embershard.client.security import Security
 from embershard.client.wire import (
     PIECE_BYTES,
     Features,
@@ -28,10 +27,12 @@ _Sent = TypeVar("_Sent")
 class AdminCalls:
     """A connection to one front end, as far as rows aren't read or changed by it; `Client` has the rest."""
 
-    def __init__(self, target: str, timeout_s: float) -> None:
+    def __init__(self, target: str, timeout_s: float, security: Security | None) -> None:
         self.target = checked_target(target)
         self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(target, options=channel_options())
+        security = security or Security.from_environment()
+        self._metadata = security.metadata
+        self._channel = security.channel(target, channel_options())
         self._admin = rpc.AdminServiceStub(self._channel)
 
     def close(self) -> None:
@@ -119,12 +120,17 @@ class AdminCalls:
 
     def _call(self, method: Callable[..., Any], request: Any, timeout_s: float | None, **options: Any) -> Any:
         with translated_errors(self.target):
-            return method(request, timeout=self._timeout_s if timeout_s is None else timeout_s, **options)
+            return method(
+                request,
+                timeout=self._timeout_s if timeout_s is None else timeout_s,
+                metadata=self._metadata,
+                **options,
+            )
 
     def _stream(self, method: Callable[..., Any], messages: Iterator[Any], timeout_s: float | None) -> Iterator[Any]:
         failures: list[Exception] = []
         with translated_errors(self.target):
-            call = method(_until_failure(messages, failures), timeout=timeout_s)
+            call = method(_until_failure(messages, failures), timeout=timeout_s, metadata=self._metadata)
             try:
                 yield from call
             finally:

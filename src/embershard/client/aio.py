@@ -9,11 +9,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Ma
 from types import TracebackType
 from typing import Any, BinaryIO
 
-import grpc.aio
-
 from embershard.client.answers import Asked, read_answer
+from embershard.client.connecting import why_async
 from embershard.client.delivery import Senders, Waits
 from embershard.client.resend import AsyncUnanswered
+from embershard.client.security import Security
 from embershard.client.throttle import Throttle
 from embershard.client.wire import (
     PIECE_BYTES,
@@ -31,7 +31,7 @@ from embershard.client.wire import (
     translated_errors,
     update_request,
 )
-from embershard.errors import EmbershardError, Overloaded
+from embershard.errors import DeadlineExceeded, EmbershardError, Overloaded
 from embershard.types import Rows
 from embershard.v1 import embershard_pb2 as pb
 from embershard.v1 import embershard_pb2_grpc as rpc
@@ -44,11 +44,13 @@ class AsyncClient:
         rows = await client.lookup({"user_id": [3, 5]})
     """
 
-    def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S, security: Security | None = None) -> None:
         self.target = checked_target(target)
         self._timeout_s = timeout_s
         self._senders, self._lookups = Senders(), Throttle()
-        self._channel = grpc.aio.insecure_channel(target, options=channel_options())
+        security = security or Security.from_environment()
+        self._metadata = security.metadata
+        self._channel = security.channel(target, channel_options(), aio=True)
         self._embedding = embedding_stub(self._channel)
         self._admin = rpc.AdminServiceStub(self._channel)
 
@@ -66,7 +68,10 @@ class AsyncClient:
 
     async def wait_ready(self, timeout_s: float = 60.0) -> pb.DescribeResponse:
         """Waits until the service answers, and returns its description; DeadlineExceeded if it doesn't in time."""
-        return await self._call(self._embedding.Describe, pb.DescribeRequest(), timeout_s, wait_for_ready=True)
+        try:
+            return await self._call(self._embedding.Describe, pb.DescribeRequest(), timeout_s, wait_for_ready=True)
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(f"{error}{await why_async(self._channel)}") from error
 
     async def describe(self, *, timeout_s: float | None = None) -> pb.DescribeResponse:
         """The collection: tables, features, fingerprint, version, limits."""
@@ -260,7 +265,12 @@ class AsyncClient:
 
     async def _call(self, method: Callable[..., Any], request: Any, timeout_s: float | None, **options: Any) -> Any:
         with translated_errors(self.target):
-            return await method(request, timeout=self._timeout_s if timeout_s is None else timeout_s, **options)
+            return await method(
+                request,
+                timeout=self._timeout_s if timeout_s is None else timeout_s,
+                metadata=self._metadata,
+                **options,
+            )
 
     async def _stream(
         self, method: Callable[..., Any], messages: AsyncIterator[Any], timeout_s: float | None
@@ -275,7 +285,7 @@ class AsyncClient:
                 failures.append(error)
 
         with translated_errors(self.target):
-            call = method(until_failure(), timeout=timeout_s)
+            call = method(until_failure(), timeout=timeout_s, metadata=self._metadata)
             try:
                 async for response in call:
                     yield response

@@ -9,11 +9,13 @@ from types import TracebackType
 
 from embershard.client.admin import AdminCalls
 from embershard.client.answers import Asked, read_answer
+from embershard.client.connecting import why
 from embershard.client.delivery import Senders, Waits
 from embershard.client.resend import Unanswered
+from embershard.client.security import Security
 from embershard.client.throttle import Throttle
 from embershard.client.wire import TIMEOUT_S, Features, embedding_stub, lookup_request, update_request
-from embershard.errors import EmbershardError
+from embershard.errors import DeadlineExceeded, EmbershardError
 from embershard.types import Rows
 from embershard.v1 import embershard_pb2 as pb
 
@@ -28,13 +30,14 @@ class Client(AdminCalls):
     Features are {feature: ids}, {feature: (ids, lengths)} or {feature: (ids, lengths, weights)}: ids an array of int64
     or uint64 or a list of strings, lengths the number of ids of each example, weights one number an id.
 
+    `security` has TLS, certificates and the token; None: what the environment says (`Security.from_environment`).
     `timeout_s` is the deadline of each call that doesn't give its own; streams have none unless they give it. Errors
     are those of `embershard.errors`. Once lookups are refused because the service is overloaded, fewer are let through
     at once, and others end here with the same error, Overloaded (`throttle`); streams hold back by themselves.
     """
 
-    def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        super().__init__(target, timeout_s)
+    def __init__(self, target: str, *, timeout_s: float = TIMEOUT_S, security: Security | None = None) -> None:
+        super().__init__(target, timeout_s, security)
         self._senders, self._lookups = Senders(), Throttle()
         self._embedding = embedding_stub(self._channel)
 
@@ -48,7 +51,10 @@ class Client(AdminCalls):
 
     def wait_ready(self, timeout_s: float = 60.0) -> pb.DescribeResponse:
         """Waits until the service answers, and returns its description; DeadlineExceeded if it doesn't in time."""
-        return self._call(self._embedding.Describe, pb.DescribeRequest(), timeout_s, wait_for_ready=True)
+        try:
+            return self._call(self._embedding.Describe, pb.DescribeRequest(), timeout_s, wait_for_ready=True)
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(f"{error}{why(self._channel)}") from error
 
     def describe(self, *, timeout_s: float | None = None) -> pb.DescribeResponse:
         """The collection: tables, features, fingerprint, version, limits."""

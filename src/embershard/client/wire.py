@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from embershard import codec
+from embershard.client.connecting import explained
 from embershard.errors import ERROR_BY_STATUS, InternalError, InvalidInput, Overloaded, Unavailable
 from embershard.types import FeatureBatch, check_mapping, updates_of
 from embershard.v1 import embershard_pb2 as pb
@@ -233,9 +234,7 @@ def translated_errors(target: str) -> Iterator[None]:
         raise Unavailable(f"{target}: {error}") from error
     except grpc.RpcError as error:
         status = error.code().name
-        details = _PLAIN.get(error.details() or "", error.details() or status)
-        if details.startswith("failed to connect"):
-            details = f"nothing answers there ({details}); start `embershard serve`, or give another address"
+        details = explained(_PLAIN.get(error.details() or "", error.details() or status))
         kind = ERROR_BY_STATUS.get(status, Unavailable if status == "CANCELLED" else InternalError)
         told = kind(f"{target}: {details}")
         if isinstance(told, Overloaded):

@@ -31,7 +31,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from error
 
 
-def checked(kind: type[_Spec], data: dict[str, Any], *, source: str, places: Mapping[str, type]) -> _Spec:
+def checked(
+    kind: type[_Spec], data: dict[str, Any], *, source: str, places: Mapping[str, type], secret: bool = False
+) -> _Spec:
     """A dataclass made of `data`.
 
     Args:
@@ -39,6 +41,7 @@ def checked(kind: type[_Spec], data: dict[str, Any], *, source: str, places: Map
         data: what the file says.
         source: names the file in errors.
         places: the dataclass that stands at a key, or is a union's member of this kind, by that name.
+        secret: whether errors mustn't tell values.
 
     Raises:
         ConfigError: one line a problem, naming file, table, key, the value and what is allowed.
@@ -46,11 +49,12 @@ def checked(kind: type[_Spec], data: dict[str, Any], *, source: str, places: Map
     try:
         return TypeAdapter(kind).validate_python(data)
     except ValidationError as error:
-        problems = [_explain(data, problem, kind, places) for problem in error.errors(include_url=False)]
-        raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems)) from error
+        problems = [_explain(data, problem, kind, places, secret) for problem in error.errors(include_url=False)]
+        told = ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
+        raise told from None if secret else error
 
 
-def _explain(data: dict[str, Any], problem: Any, kind: type, places: Mapping[str, type]) -> str:
+def _explain(data: dict[str, Any], problem: Any, kind: type, places: Mapping[str, type], secret: bool) -> str:
     """One line for one problem: where, the value, what is wrong, what is allowed."""
     where: list[str] = []
     here: Any = data
@@ -64,7 +68,7 @@ def _explain(data: dict[str, Any], problem: Any, kind: type, places: Mapping[str
         else:
             continue  # the name of a union's member, not a key
         here = here[step] if isinstance(here, list) else here.get(step, {})
-    place = " ".join(where).replace("tables [", "tables[") or "top level"
+    place = " ".join(where).replace("tables [", "tables[").replace("tokens [", "tokens[") or "top level"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "missing":
         return f"{place}: this key is required"
@@ -75,7 +79,7 @@ def _explain(data: dict[str, Any], problem: Any, kind: type, places: Mapping[str
     if problem["type"] == "dataclass_type":
         message = "must be a table of keys, such as { key = … }"
     value = problem["input"]
-    shown = "" if is_dataclass(value) or isinstance(value, (dict, list)) else f" = {value!r}"
+    shown = "" if secret or is_dataclass(value) or isinstance(value, (dict, list)) else f" = {value!r}"
     return f"{place}{shown}: {message[0].lower()}{message[1:]}"
 
 

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import grpc
 import grpc.aio
 
+from embershard.client.connecting import why_async
+from embershard.client.security import Security
 from embershard.errors import Unavailable
 from embershard.loadtest.plan import CONNECTING_S, LOOKUP, UPDATE
 
 if TYPE_CHECKING:
+    from embershard.client.security import Metadata
     from embershard.loadtest.plan import Plan
 
 _OPTIONS: Final = [
@@ -45,12 +48,12 @@ class Lane(Protocol):
 
 
 class _Single:
-    def __init__(self, method: Any, timeout_s: float) -> None:
-        self._method, self._timeout_s = method, timeout_s
+    def __init__(self, method: Any, timeout_s: float, metadata: Metadata) -> None:
+        self._method, self._timeout_s, self._metadata = method, timeout_s, metadata
 
     async def call(self, request: bytes) -> bytes:
         try:
-            answer: bytes = await self._method(request, timeout=self._timeout_s)
+            answer: bytes = await self._method(request, timeout=self._timeout_s, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise TimeoutError from error
@@ -61,13 +64,13 @@ class _Single:
 class _Stream:
     """A stream that is opened when it is needed, and again once it has ended."""
 
-    def __init__(self, method: Any, timeout_s: float) -> None:
-        self._method, self._timeout_s, self._stream = method, timeout_s, None
+    def __init__(self, method: Any, timeout_s: float, metadata: Metadata) -> None:
+        self._method, self._timeout_s, self._metadata, self._stream = method, timeout_s, metadata, None
 
     async def call(self, request: bytes) -> bytes:
         stream: Any = self._stream
         if stream is None or stream.done():
-            stream = self._method()
+            stream = self._method(metadata=self._metadata)
         self._stream = None  # until the answer is there: whatever happens, the next one begins anew
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -92,20 +95,22 @@ class Lanes:
 
     def __init__(self, plan: Plan, most: int) -> None:
         self._plan, self._most = plan, most
+        self._security = plan.security or Security.from_environment()
         self._idle: dict[str, list[Lane]] = {LOOKUP: [], UPDATE: []}
         self._made = self.busy = 0
         self._freed = asyncio.Event()
 
     async def __aenter__(self) -> Lanes:
         self._channels = [
-            grpc.aio.insecure_channel(self._plan.target, options=_OPTIONS) for _ in range(self._plan.connections)
+            self._security.channel(self._plan.target, _OPTIONS, aio=True) for _ in range(self._plan.connections)
         ]
         try:
             async with asyncio.timeout(CONNECTING_S):
                 await asyncio.gather(*(channel.channel_ready() for channel in self._channels))
         except TimeoutError as error:
+            reason = await why_async(self._channels[0])
             await self.__aexit__()
-            raise Unavailable(f"{self._plan.target}: no connection within {CONNECTING_S:g} s") from error
+            raise Unavailable(f"{self._plan.target}: no connection within {CONNECTING_S:g} s{reason}") from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -140,5 +145,5 @@ class Lanes:
         self._made += 1
         path = f"/embershard.v1.EmbeddingService/{_METHODS[kind]}"
         if self._plan.stream:
-            return _Stream(channel.stream_stream(f"{path}Stream"), self._plan.timeout_s)
-        return _Single(channel.unary_unary(path), self._plan.timeout_s)
+            return _Stream(channel.stream_stream(f"{path}Stream"), self._plan.timeout_s, self._security.metadata)
+        return _Single(channel.unary_unary(path), self._plan.timeout_s, self._security.metadata)

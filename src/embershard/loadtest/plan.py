@@ -12,6 +12,8 @@ from embershard.v1 import embershard_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from embershard.client import Security
+
 LOOKUP: Final = "lookup"
 UPDATE: Final = "update"
 # What is asked for unless told otherwise.
@@ -76,6 +78,8 @@ class Plan:
 
     target: str
     """HOST:PORT."""
+    security: Security | None = None
+    """TLS, certificates and the token; None: what the environment says."""
     features: tuple[Feature, ...]
     """What the ids are of."""
     ids: int

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embershard.client import Client
+from embershard.client import Client, Security
 from embershard.client.delivery import Waits
 from embershard.errors import EmbershardError, FingerprintMismatch, InvalidInput, Unavailable
 from embershard.torch.batches import Batches, bags, one_each, parts, same
@@ -44,8 +44,8 @@ class _Prefetch:
 class Remote:
     """A trainer's connection to one front end, which its modules share.
 
-    `service` is HOST:PORT, or a client that the caller closes. With `fingerprint`, another collection is refused here;
-    one that takes this one's place later always is.
+    `service` is HOST:PORT, for which `security` is as a client has it, or a client that the caller closes. With
+    `fingerprint`, another collection is refused here; one that takes this one's place later always is.
 
     With `staleness` 0, backward returns once its update is applied, and the next forward reads it. With s > 0, backward
     returns at once, and a forward reads all of this trainer's own updates but the last s at most: it waits until no
@@ -61,13 +61,19 @@ class Remote:
     """
 
     def __init__(
-        self, service: str | Client, *, staleness: int = 0, fingerprint: str = "", timeout_s: float = TIMEOUT_S
+        self,
+        service: str | Client,
+        *,
+        staleness: int = 0,
+        fingerprint: str = "",
+        timeout_s: float = TIMEOUT_S,
+        security: Security | None = None,
     ) -> None:
         if staleness < 0:
             raise InvalidInput(f"staleness {staleness} is no number of updates; 0 waits for each")
         self.staleness = staleness
         self._timeout_s, self._owns_client, self._closed = timeout_s, isinstance(service, str), False
-        self._client = Client(service) if isinstance(service, str) else service
+        self._client = Client(service, security=security) if isinstance(service, str) else service
         try:
             self.description = self._described(fingerprint)
         except EmbershardError:
