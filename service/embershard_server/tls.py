@@ -64,8 +64,7 @@ class Certificates:
         def renew(connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
             connection.context = self._current().pair.context
 
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self._certificate, self._key, password="")
+        context = self._current().pair.context
         context.sni_callback = renew
         return context
 
