@@ -1,7 +1,7 @@
 """Writes the generated parts of the documentation, or with --check proves that they are up to date.
 
-Such a part stands between `<!-- generated: WHAT -->` and `<!-- end -->`; `WRITERS` says what there is. All else in a page
-is written by hand.
+Such a part stands between `<!-- generated: WHAT -->` and `<!-- end -->`; `WRITERS` says what there is. All else in a
+page is written by hand.
 """
 
 from __future__ import annotations

@@ -7,20 +7,33 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from embershard_server.options import parser as server_parser
+
 from documenting.markdown import code, table
 from embershard.cli.parser import parser as command_parser
 from embershard.train.options import parser as job_parser
-from embershard_server.options import parser as server_parser
 
-_OF_ALL: Final = ("-h", "--json")
-"""Flags that every command has."""
+_OF_ALL: Final = (
+    "-h",
+    "--json",
+    "--target",
+    "--tls",
+    "--ca",
+    "--client-cert",
+    "--client-key",
+    "--token-file",
+    "--server-name",
+)
+"""Flags that many commands have: the page tells them once, above all commands."""
+_STANDS_FOR: Final = re.compile(r" ?\((EMBERSHARD_[A-Z_]+)(?:, default ([^)]+))?\)")
+"""What a flag's help says of its environment variable."""
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
     """{name: parser} of all commands."""
     (found,) = (action for action in command_parser()._actions if isinstance(action, argparse._SubParsersAction))
     own = {"serve": server_parser("embershard serve"), "train": job_parser("embershard train")}
-    return {name: own.get(name, one) for name, one in found.choices.items()}
+    return {**found.choices, **own}
 
 
 def serve_flags() -> Iterator[str]:
@@ -28,9 +41,9 @@ def serve_flags() -> Iterator[str]:
     rows = []
     for action in _flags(commands()["serve"]):
         told = _help(action)
-        variable = re.search(r"EMBERSHARD_[A-Z_]+", told)
-        rows.append((_typed(action), code(variable[0]) if variable else "", told))
-    yield from table(("flag", "environment variable", "meaning"), rows)
+        variable, default = found.groups() if (found := _STANDS_FOR.search(told)) else (None, None)
+        rows.append((_typed(action), code(variable or ""), code(default or ""), _STANDS_FOR.sub("", told)))
+    yield from table(("flag", "environment variable", "default", "meaning"), rows)
 
 
 def all_commands() -> Iterator[str]:

@@ -61,7 +61,9 @@ def durability() -> Iterator[str]:
     """Updates a second by log mode."""
     modes = _told("durability")["log_modes"]
     columns = ("", *next(iter(modes.values())))
-    yield from table(columns, [(who, *(f"{one['updates_per_s']:,}" for one in by.values())) for who, by in modes.items()])
+    yield from table(
+        columns, [(who, *(f"{one['updates_per_s']:,}" for one in by.values())) for who, by in modes.items()]
+    )
 
 
 def recovery() -> Iterator[str]:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from unittest.mock import MagicMock
 
 import grpc_tools
-from documenting.markdown import code, table
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     FieldDescriptorProto,
@@ -20,6 +19,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 from grpc_tools import protoc
 
+from documenting.markdown import code, table
 from embershard.errors import STATUS_BY_ERROR, EmbershardError
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -59,7 +59,7 @@ def _sections(root: type, of: str = "") -> Iterator[str]:
 
 
 def _reached(root: type) -> list[tuple[str, type]]:
-    """All dataclasses with the paths of their keys, each once: below the root those that stand at its own keys first."""
+    """All dataclasses with the paths of their keys, each once: at a key of the root if it stands at one."""
     first = {spec: path for path, spec in _inner("", root)}
     found: dict[type, str] = {root: ""}
     waiting = [*_inner("", root)]
