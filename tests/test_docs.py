@@ -35,7 +35,8 @@ from embershard.train.job import load_job
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 NOT_YET = {
     "embershard credentials secrets/ --host localhost",
-    "embershard lookup --target localhost:50051 --ca secrets/ca.pem --token-file secrets/read.token --ids user_id=1,2",
+    "embershard lookup --target localhost:50051 --ca secrets/ca.pem --token-file secrets/read.token "
+    "--ids user_id=1,2,3",
     "from pathlib import Path",
     "from embershard import Client, Security",
     "embershard serve --config shop.toml --data-dir shop-state/ --metrics-listen 127.0.0.1:9464",
