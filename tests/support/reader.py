@@ -7,14 +7,18 @@ import os
 import re
 import shlex
 import shutil
+import socket
+import ssl
 import subprocess
 import tomllib
 import urllib.request
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from cryptography import x509
 from embershard_server.options import parser as server_parser
 from torch.distributed.run import get_args_parser
 
@@ -66,11 +70,19 @@ class Reader:
             "127.0.0.1:50051": lambda: self._service.target,
             "10.0.0.7:50051": lambda: self._service.target,
             "localhost:50051": lambda: self._secured().target.replace("127.0.0.1", "localhost"),
+            " secrets/": lambda: " " + self._secrets(),
             "http://127.0.0.1:9464": lambda: re.findall(r"metrics on (http\S+)", self._service.output)[-1],
+            "new/": lambda: str(copied_pair(self._folder / "secrets", self._folder / "new")) + "/",
             "VERSION": lambda: str(self._newest()),
             "000000000042": lambda: f"{self._newest():012d}",
             "--seconds 3": lambda: "--seconds 0.2 --warmup 0",
         }
+
+    def _secrets(self) -> str:
+        """The folder of credentials, which is made with the service that has them."""
+        if not (self._folder / "secrets").exists():
+            self._secured()
+        return "secrets/"
 
     def _newest(self) -> int:
         """The version of the newest snapshot on the disk."""
@@ -109,8 +121,10 @@ class Reader:
             (r"embershard .*", self._command),
             (r"torchrun .*", self._torchrun),
             (r"curl --fail \S+", lambda text: urllib.request.urlopen(text.split()[-1]).close()),
-            (r"(buf|cp|df|du|ls|mkdir|mv|openssl|printf|sed) .*", self._bash),
-            (r"source \.venv/bin/activate", lambda _: None),
+            (r"openssl (x509|s_client) .*", show_certificate),
+            (r"(buf|cp|df|du|ls|mkdir|mv|printf|sed) .*", bash),
+            (r"(docker (build|run|compose)|helm (install|lint|template|test|upgrade)|kubectl) .*", files_are_there),
+            (r"source \.venv/bin/activate|export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", lambda _: None),
             (r"pip install( --upgrade)? '(\.|embershard)\[cpu\]'", lambda _: None),
             (r"sudo systemctl (start|stop|restart) embershard", lambda _: None),
             (r"journalctl (--unit embershard|--dmesg)( --(lines|since|grep) (\d+|\"[^\"]+\"))*", lambda _: None),
@@ -147,11 +161,44 @@ class Reader:
         assert (self._folder / (given.config if module == "embershard_server" else given.job)).is_file()
         return given
 
-    def _bash(self, text: str) -> None:
-        path = f"{COMMAND.parent}:{os.environ['PATH']}"
-        subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", text], env=os.environ | {"PATH": path}, capture_output=True, check=True
-        )
+
+def bash(text: str) -> None:
+    """Runs a line in a shell, where the environment's own programs come first."""
+    path = f"{COMMAND.parent}:{os.environ['PATH']}"
+    subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text], env=os.environ | {"PATH": path}, capture_output=True, check=True
+    )
+
+
+def files_are_there(text: str) -> None:
+    """A command that can't be run here: the files of the repository that it names are there."""
+    for name in re.findall(r"(?<![\w./])deploy/[\w./-]+", text):
+        assert (ROOT / name).exists(), name
+
+
+def show_certificate(text: str) -> None:
+    """As openssl does: of a file, or of a server, which the authority must have signed."""
+    words = shlex.split(text.partition(" <")[0])
+    given = dict(pairwise(words))
+    if words[1] == "x509":
+        assert x509.load_pem_x509_certificate(Path(given["-in"]).read_bytes()).not_valid_after_utc
+        return
+    host, _, port = given["-connect"].partition(":")
+    context = ssl.create_default_context(cafile=given["-CAfile"])
+    context.set_alpn_protocols([given["-alpn"]])
+    with (
+        socket.create_connection((host, int(port))) as plain,
+        context.wrap_socket(plain, server_hostname=host) as encrypted,
+    ):
+        assert encrypted.getpeercert()
+
+
+def copied_pair(secrets: Path, target: Path) -> Path:
+    """A folder with the certificate and key that an authority would have made anew."""
+    target.mkdir(exist_ok=True)
+    for name in ("server.pem", "server.key"):
+        shutil.copy(secrets / name, target / name)
+    return target
 
 
 def parsed(made: Any, arguments: list[str]) -> Any:

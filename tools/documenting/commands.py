@@ -25,7 +25,7 @@ _OF_ALL: Final = (
     "--server-name",
 )
 """Flags that many commands have: the page tells them once, above all commands."""
-_STANDS_FOR: Final = re.compile(r" ?\((EMBERSHARD_[A-Z_]+)(?:, default ([^)]+))?\)")
+_STANDS_FOR: Final = re.compile(r" ?\((EMBERSHARD_[A-Z_]+(?:=\d)?)(?:, default ([^)]+))?\)")
 """What a flag's help says of its environment variable."""
 
 
