@@ -191,6 +191,15 @@ def test_alerts_and_charts_link_to_entries_of_the_runbook() -> None:
                 assert entry in entries, f"{file.relative_to(ROOT)}: #{entry}"
 
 
+def test_messages_that_the_runbook_quotes_are_those_that_there_are() -> None:
+    text = prose(DOCS / "operations.md")
+    quoted = re.findall(r"^\| `([^`|]* [^`|]*)`", text, re.MULTILINE)
+    quoted += [part for told in re.findall(r"`([^`]* can't be written)`", text) for part in told.split(": ")]
+    assert len(quoted) > 5
+    sources = "".join(path.read_text() for folder in ("src", "service") for path in (ROOT / folder).rglob("*.py"))
+    assert [message for message in quoted if message not in re.sub(r'"\s+f?"', "", sources)] == []
+
+
 def test_every_page_is_in_the_index() -> None:
     told = {(DOCS / target).resolve() for target in links(DOCS / "README.md")}
     assert {page for page in DOCS.glob("*.md") if page.name != "README.md"} <= told
