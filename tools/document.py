@@ -21,7 +21,7 @@ _PART: Final = re.compile(r"(<!-- generated: (?P<what>.+?) -->\n).*?(<!-- end --
 for _name in [name for name in os.environ if name.startswith("EMBERSHARD_")]:
     del os.environ[_name]  # a flag's default is what it is without them
 
-from documenting import commands, measured, rpcs, specs  # noqa: E402  # after the environment is clean
+from documenting import commands, measured, metrics, rpcs, specs  # noqa: E402  # after the environment is clean
 
 WRITERS: Final[dict[str, Callable[[str], Iterable[str]]]] = {
     "collection file": lambda _: specs.collection_file(),
@@ -32,6 +32,7 @@ WRITERS: Final[dict[str, Callable[[str], Iterable[str]]]] = {
     "messages": lambda _: rpcs.messages(),
     "enums": lambda _: rpcs.enums(),
     "errors": lambda _: rpcs.errors(),
+    "metrics": lambda _: metrics.metrics(),
     "speed": lambda _: measured.speed(),
     "durability": lambda _: measured.durability(),
     "calm": lambda _: measured.calm(),

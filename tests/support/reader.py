@@ -70,7 +70,7 @@ class Reader:
             "127.0.0.1:50051": lambda: self._service.target,
             "10.0.0.7:50051": lambda: self._service.target,
             "localhost:50051": lambda: self._secured().target.replace("127.0.0.1", "localhost"),
-            " secrets/": lambda: " " + self._secrets(),
+            " secrets/": self._secrets,
             "http://127.0.0.1:9464": lambda: re.findall(r"metrics on (http\S+)", self._service.output)[-1],
             "new/": lambda: str(copied_pair(self._folder / "secrets", self._folder / "new")) + "/",
             "VERSION": lambda: str(self._newest()),
@@ -82,7 +82,7 @@ class Reader:
         """The folder of credentials, which is made with the service that has them."""
         if not (self._folder / "secrets").exists():
             self._secured()
-        return "secrets/"
+        return " secrets/"
 
     def _newest(self) -> int:
         """The version of the newest snapshot on the disk."""
@@ -118,9 +118,11 @@ class Reader:
             (r"embershard serve .*", self._serve),
             (r"embershard train .*", lambda text: self._check_program("embershard.train", shlex.split(text)[2:])),
             (r"embershard (doctor|loadtest --ramp .*)", flags_of_command),  # long; they have tests of their own
+            (r"embershard credentials secrets/ .*", flags_of_command),  # what is replaced has done it
+            (r"embershard loadtest .*", load_test),
             (r"embershard .*", self._command),
             (r"torchrun .*", self._torchrun),
-            (r"curl --fail \S+", lambda text: urllib.request.urlopen(text.split()[-1]).close()),
+            (r"curl --fail \S+", fetch),
             (r"openssl (x509|s_client) .*", show_certificate),
             (r"(buf|cp|df|du|ls|mkdir|mv|printf|sed) .*", bash),
             (r"(docker (build|run|compose)|helm (install|lint|template|test|upgrade)|kubectl) .*", files_are_there),
@@ -168,6 +170,21 @@ def bash(text: str) -> None:
     subprocess.run(
         ["bash", "-euo", "pipefail", "-c", text], env=os.environ | {"PATH": path}, capture_output=True, check=True
     )
+
+
+def fetch(text: str) -> None:
+    """What curl fetches is there; and of metrics, that each is told of."""
+    with urllib.request.urlopen(text.split()[-1]) as answer:
+        found = re.findall(r"^# TYPE (embershard_\w+)", answer.read().decode(), re.MULTILINE)
+    told = (ROOT / "docs" / "observability.md").read_text()
+    assert [name for name in found if f"`{name}`" not in told] == []
+
+
+def load_test(text: str) -> None:
+    """Its status may be 1: a busy machine doesn't answer all in time."""
+    status, output, errors = call(*shlex.split(text)[1:])
+    assert status in (0, 1), errors
+    assert "answered" in output
 
 
 def files_are_there(text: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 DESCRIPTION = """\
 Trains a model, and the tables of a collection with it, as a job file says; or goes on from the last checkpoint.
-What a job file may say, docs/training.md and docs/configuration.md tell; paths in it are relative to it.
+What a job file may say, docs/training.md tells; paths in it are relative to it.
 
 Under torchrun the tables are cut row-wise over the ranks:
   torchrun --nproc-per-node 4 -m embershard.train JOB.toml
