@@ -47,7 +47,7 @@ def _rows(call: ast.Call, known: dict[str, list[tuple[int, ast.expr]]]) -> Itera
     name, text, labels = (_value(part, call.lineno, known) for part in call.args[:3])
     told = ", ".join(code(label) for label in _strings(labels))
     if isinstance(name, ast.JoinedStr):  # {what}: its text, of each that a loop goes over
-        start = "".join(part.value for part in name.values if isinstance(part, ast.Constant))
+        start = "".join(str(part.value) for part in name.values if isinstance(part, ast.Constant))
         (texts,) = (value for _, value in known["texts"])
         assert isinstance(texts, ast.Dict)
         named = [(start + key, each) for key, each in ast.literal_eval(texts).items()]
@@ -69,4 +69,4 @@ def _value(part: ast.expr, line: int, known: dict[str, list[tuple[int, ast.expr]
 def _strings(labels: ast.expr) -> list[str]:
     """The labels: of a list, or the keys of a dictionary."""
     given = labels.keys if isinstance(labels, ast.Dict) else labels.elts if isinstance(labels, ast.List) else []
-    return [part.value for part in given if isinstance(part, ast.Constant)]
+    return [str(part.value) for part in given if isinstance(part, ast.Constant)]
