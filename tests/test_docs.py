@@ -40,6 +40,7 @@ NOT_YET = {
     "from pathlib import Path",
     "from embershard import Client, Security",
     "embershard serve --config shop.toml --data-dir shop-state/ --metrics-listen 127.0.0.1:9464",
+    "curl http://127.0.0.1:9464/readyz",
     "openssl x509 -noout -enddate -in secrets/server.pem",
     "cp new/server.key secrets/server.key.new",
     "openssl s_client -connect localhost:50051 -CAfile secrets/ca.pem -alpn h2 -brief </dev/null",

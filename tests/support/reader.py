@@ -122,7 +122,7 @@ class Reader:
             (r"embershard loadtest .*", load_test),
             (r"embershard .*", self._command),
             (r"torchrun .*", self._torchrun),
-            (r"curl --fail \S+", fetch),
+            (r"curl( --fail)? \S+", fetch),
             (r"openssl (x509|s_client) .*", show_certificate),
             (r"(buf|cp|df|du|ls|mkdir|mv|printf|sed) .*", bash),
             (r"(docker (build|run|compose)|helm (install|lint|template|test|upgrade)|kubectl) .*", files_are_there),
