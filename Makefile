@@ -86,19 +86,21 @@ fuzz: $(DEV) ## send bytes and messages that make no sense, and see that nothing
 	@PYTHONPATH=tests:service $(BIN)/python -m fuzz --count $(N) --ranks $(if $(filter 1,$(RANKS)),0,$(RANKS)) \
 		$(if $(SEED),--seed $(SEED))
 
-check: $(DEV) ## lint, types, proto lint and breaking changes, generated code
+check: $(DEV) ## lint, types, proto lint and breaking changes, generated code and documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python tools/generate.py --check
+	$(BIN)/python tools/document.py --check
 	cd proto && ../$(BIN)/buf lint && ../$(BIN)/buf breaking --against baseline.binpb
 
 format: $(DEV) ## format the code
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format .
 
-generate: $(DEV) ## write the protobuf and gRPC code after a change of proto/, and the chart's copies of deploy/
+generate: $(DEV) ## write the code of the proto, the generated parts of docs/, and the chart's copies of deploy/
 	$(BIN)/python tools/generate.py
+	$(BIN)/python tools/document.py
 	cp deploy/prometheus/alerts.yml deploy/helm/embershard/files/
 
 proto-release: $(DEV) ## make today's proto the one that later changes must not break

@@ -150,7 +150,7 @@ def test_rows_that_are_frozen_stay_and_are_counted(client: Client, job: Job) -> 
 def test_a_table_that_has_grown_there_alone_is_refused_until_it_grows_here(client: Client, job: Job) -> None:
     job.subject.grow(Growth(table="left", rows=50))
     job.fill(2, {"left": np.arange(50)})
-    message = r"table 'left' has grown to 50 rows there, and has 40 here: grow it first \(`embershard grow left"
+    message = r"table 'left' has grown to 50 rows there, and has 40 here: grow it first \(`embershard grow --table left"
     with pytest.raises(embershard.InvalidInput, match=message):
         job.delta()
     client.grow("left", rows=50)

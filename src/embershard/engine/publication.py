@@ -142,7 +142,7 @@ class Publication:
             if (rows := there[table.name]) > table.rows:
                 raise InvalidInput(
                     f"{self}: table {table.name!r} has grown to {rows:,} rows there, and has {table.rows:,} here: grow "
-                    f"it first (`embershard grow {table.name} --rows {rows}`), or publish in full"
+                    f"it first (`embershard grow --table {table.name} --rows {rows}`), or publish in full"
                 )
 
 
