@@ -28,6 +28,7 @@ LAYERS = [
         "embershard.name_list",
         "embershard.arrays",
         "embershard.heap",
+        "embershard.meters",
         "embershard.protowire",
         "embershard.quiet",
         "embershard.v1",

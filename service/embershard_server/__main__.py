@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from embershard.errors import EmbershardError
 from embershard.heap import keep_freed_memory
 from embershard_server.address import check_free, of_rank
+from embershard_server.logs import set_up
 from embershard_server.options import parse
 
 if TYPE_CHECKING:
@@ -27,16 +28,16 @@ logger = logging.getLogger("embershard_server")
 def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m embershard_server") -> int:
     """Runs a rank until it leaves; returns the exit status."""
     options = parse(prog, arguments)
-    rank = os.environ.get("RANK", "0")
-    # The libraries below log pages at level info; the level asked for is that of our own loggers.
-    logging.basicConfig(level="WARNING", format=f"%(asctime)s %(levelname)s [rank {rank}] %(name)s: %(message)s")
-    for name in ("embershard", "embershard_server"):
-        logging.getLogger(name).setLevel(options.log_level.upper())
+    rank = int(os.environ.get("RANK", 0))
+    set_up(level=options.log_level, form=options.log_format, rank=rank)
     status = 1
     try:
-        status = _serve(options)
+        status = _serve(options, rank)
     except EmbershardError as error:
-        print(f"embershard: {error}", file=sys.stderr)
+        if options.log_format == "json":
+            logger.critical("%s", error)
+        else:
+            print(f"embershard: {error}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:  # before it serves: from then on a signal makes it leave
         status = 130
@@ -51,31 +52,44 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m ember
     return status
 
 
-def _serve(options: argparse.Namespace) -> int:
+def _serve(options: argparse.Namespace, rank: int) -> int:
     from embershard.config import load_config
 
     config = load_config(options.config)
-    address = of_rank(options.listen, int(os.environ.get("RANK", 0)))
+    address = of_rank(options.listen, rank)
     check_free(address)
     keep_freed_memory()
     from embershard.quiet import quieten
 
     quieten()
     from embershard.store.folder import DataDir
+    from embershard_server.observing import Observing
     from embershard_server.server import Server
     from embershard_server.start import start
 
-    data = DataDir(options.data_dir)
-    started = start(config, data)
+    with Observing(options.metrics_listen, rank) as observing:
+        data = DataDir(options.data_dir)
+        started = start(config, data)
 
-    async def run() -> int:
-        server = Server(started, config, address=address, data=data)
-        return await server.run(lambda bound, version: _announce(started.replica.engine, bound, version))
+        async def run() -> int:
+            server = Server(
+                started,
+                config,
+                address=address,
+                data=data,
+                readiness=observing.readiness,
+                examine_every=options.provenance_every,
+                interceptors=observing.interceptors,
+            )
+            engine = started.replica.engine
+            return await server.run(
+                lambda bound, version: _announce(engine, bound, observing.url, version), observing.observe
+            )
 
-    return asyncio.run(run())
+        return asyncio.run(run())
 
 
-def _announce(engine: Engine, address: str, version: int) -> None:
+def _announce(engine: Engine, address: str, metrics: str, version: int) -> None:
     """Tells the operator what is served, and where."""
     config, world, sizes = engine.config, engine.world, engine.table_bytes()
     lines = []
@@ -87,7 +101,10 @@ def _announce(engine: Engine, address: str, version: int) -> None:
             for table in config.tables
         ]
         lines.append(f"  {sum(sizes.values()) / 2**20:,.1f} MiB of rows and optimizer state on {world.size} rank(s)")
-    lines.append(f"rank {world.rank} of {world.size} ({engine.name} engine) serves {address}")
+    who = f"rank {world.rank} of {world.size} ({engine.name} engine)"
+    if metrics:
+        lines.append(f"{who} has metrics on {metrics}")
+    lines.append(f"{who} serves {address}")
     if world.rank == 0:
         feature = config.tables[0].features[0]
         command = Path(sys.executable).with_name("embershard")

@@ -7,7 +7,7 @@ import socket
 from embershard.errors import ConfigError
 
 
-def of_rank(listen: str, rank: int) -> str:
+def of_rank(listen: str, rank: int, flag: str = "--listen") -> str:
     """Rank r listens on port + r; on any free port if the port is 0.
 
     Raises:
@@ -15,7 +15,7 @@ def of_rank(listen: str, rank: int) -> str:
     """
     host, _, port = listen.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) + rank > 65535:
-        raise ConfigError(f"--listen {listen!r}: is not HOST:PORT with a port from 0 to {65535 - rank}")
+        raise ConfigError(f"{flag} {listen!r}: is not HOST:PORT with a port from 0 to {65535 - rank}")
     return f"{host}:{int(port) + rank if int(port) else 0}"
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from embershard.config import LimitSpec
+    from embershard_server.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,8 @@ class Call:
         self._reason: EmbershardError | None = None
         self.waits_since = 0.0
         """Since when it waits for a message."""
+        self.watch: Watch
+        """What is noted of it, from when it is let in."""
 
     @property
     def receiving(self) -> bool:
@@ -142,6 +145,11 @@ class Gate:
         """How many there are."""
         return self._calls
 
+    @property
+    def held(self) -> int:
+        """Bytes that requests and answers hold."""
+        return self._bytes
+
     def enter(self, context: grpc.aio.ServicerContext[Any, Any], *, single: bool) -> Call:
         """Lets a call in, of a `single` message or a stream.
 
@@ -155,8 +163,9 @@ class Gate:
         peer = self._peers.get(name) or _Peer()
         if len(peer.calls) + 1 > self._limits.calls - self._calls - 1:
             raise self._overloaded(
+                "calls",
                 f"this connection has {len(peer.calls):,} calls, all have {self._calls:,}, and limits.calls = "
-                f"{self._limits.calls:,}"
+                f"{self._limits.calls:,}",
             )
         call = Call(self, name, context, wait_s=self._limits.wait_ms / 1000, single=single)
         self._peers[name] = peer
@@ -170,9 +179,10 @@ class Gate:
         peer = self._peers[name]
         if peer.bytes + size > self._room() - size:
             raise self._overloaded(
+                "bytes",
                 f"requests and answers of this connection hold {peer.bytes:,} bytes, those of all {self._bytes:,}, and "
                 f"there is no room for {size:,} more: limits.in_flight_messages × limits.message_bytes = "
-                f"{self._most_bytes:,}; read answers sooner, or ask for less at once"
+                f"{self._most_bytes:,}; read answers sooner, or ask for less at once",
             )
         peer.bytes += size
         self._bytes += size
@@ -235,9 +245,10 @@ class Gate:
         for peer in sorted(self._peers.values(), key=lambda peer: peer.bytes + peer.arriving, reverse=True):
             if peer.arriving and peer.bytes + peer.arriving > self._room():
                 reason = self._overloaded(
+                    "bytes",
                     f"{peer.arriving:,} bytes of requests are arriving on this connection, {self._arriving:,} on all, "
                     f"and there is no room for them: limits.in_flight_messages × limits.message_bytes = "
-                    f"{self._most_bytes:,}; send less at once"
+                    f"{self._most_bytes:,}; send less at once",
                 )
                 self._arriving -= peer.arriving
                 peer.arriving = 0
@@ -264,9 +275,9 @@ class Gate:
         """Bytes that nobody has."""
         return self._most_bytes - self._bytes - self._arriving
 
-    def _overloaded(self, message: str) -> Overloaded:
+    def _overloaded(self, reason: str, message: str) -> Overloaded:
         refusal = Overloaded(message)
-        refusal.retry_after_s = self._limits.queue_ms / 1000
+        refusal.retry_after_s, refusal.reason = self._limits.queue_ms / 1000, reason
         return refusal
 
 

@@ -14,9 +14,11 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from embershard.errors import InvalidInput
+from embershard.meters import FrontMeters, RpcMeters
 from embershard_server.access import Role
 from embershard_server.gate import Call, Gate
 from embershard_server.status import Context, abort
+from embershard_server.watch import Watch
 
 Method = Callable[[Any, Call], Awaitable[Any]]
 """Answers one message, with a message or with bytes that are one."""
@@ -40,49 +42,63 @@ class Rpc:
     """Refuses callers before their message is read."""
 
 
-def service(name: str, rpcs: Sequence[Rpc], gate: Gate) -> grpc.GenericRpcHandler:
+def service(name: str, rpcs: Sequence[Rpc], gate: Gate, meters: FrontMeters) -> grpc.GenericRpcHandler:
     """The RPCs of a service, for a gRPC server."""
-    made = {rpc.name: _stream(rpc, gate) if rpc.streams else _single(rpc, gate) for rpc in rpcs}
+    meters.rpcs |= {rpc.name: RpcMeters() for rpc in rpcs}
+    made = {rpc.name: (_stream if rpc.streams else _single)(rpc, gate, meters) for rpc in rpcs}
     return grpc.method_handlers_generic_handler(name, made)
 
 
-def _single(rpc: Rpc, gate: Gate) -> Any:
+def _single(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
     """An RPC of one message and one answer."""
 
     async def handle(requests: AsyncIterator[bytes], context: Context) -> bytes:
+        watch = Watch(rpc.name, meters, context, single=True)
         try:
             call = gate.enter(context, single=True)
+            call.watch = watch
             if rpc.check:
                 rpc.check(call.peer)
             if (request := await call.receive(requests)) is None:
                 raise InvalidInput(f"the call ended without a {rpc.request.DESCRIPTOR.name}")
+            watch.received(len(request))
             message = _parsed(rpc.request, request)
             del request
             answer = _serialised(await rpc.method(message, call))
+            watch.answered(len(answer))
+            watch.code = "OK"
         except Exception as error:
-            await abort(context, error)
+            await abort(context, error, watch)
+        finally:
+            watch.end()
         call.sends()
         return answer
 
     return grpc.stream_unary_rpc_method_handler(handle)
 
 
-def _stream(rpc: Rpc, gate: Gate) -> Any:
+def _stream(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
     """An RPC of many messages: one that is refused ends the stream, and the status names its place."""
 
     async def handle(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        number = 0
+        number, watch = 0, Watch(rpc.name, meters, context, single=False)
         try:
             call = gate.enter(context, single=False)
+            call.watch = watch
             while (request := await call.receive(requests)) is not None:
+                watch.received(len(request))
                 answer = _serialised(await rpc.method(_parsed(rpc.request, request), call))
+                watch.answered(len(answer))
                 call.sends()
                 yield answer
                 call.sent()
                 number += 1
                 del request, answer  # while it waits for the next one
+            watch.code = "OK"
         except Exception as error:
-            await abort(context, error, prefix=f"message {number} of the stream: ")
+            await abort(context, error, watch, prefix=f"message {number} of the stream: ")
+        finally:
+            watch.end()
 
     return grpc.stream_stream_rpc_method_handler(handle)
 

@@ -16,18 +16,22 @@ from grpc_reflection.v1alpha import reflection
 
 from embershard.engine.tick import Ticker
 from embershard.errors import ConfigError, SnapshotError
+from embershard.meters import FrontMeters
 from embershard_server.gate import Gate
 from embershard_server.growths import Growths
 from embershard_server.loads import Loads
 from embershard_server.publications import Publications
+from embershard_server.readiness import Pulse
 from embershard_server.servicers import Servicers
+from embershard_server.sources import Sources
 from embershard_server.versions import Versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from embershard.config import Config
     from embershard.store.folder import DataDir
+    from embershard_server.readiness import Readiness
     from embershard_server.start import Started
 
 logger = logging.getLogger(__name__)
@@ -48,7 +52,20 @@ FAILED = 70
 class Server:
     """One rank's front end and ticker around a replica."""
 
-    def __init__(self, started: Started, config: Config, *, address: str, data: DataDir) -> None:
+    def __init__(
+        self,
+        started: Started,
+        config: Config,
+        *,
+        address: str,
+        data: DataDir,
+        readiness: Readiness,
+        examine_every: int,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
+        """Of every so many lookups one is examined, unless it is 0."""
+        self._readiness, self._interceptors = readiness, interceptors
+        self._meters = FrontMeters(examine_every=examine_every)
         self._replica, self._log = started.replica, started.log
         self._world = started.replica.engine.world
         self._limits, self._address = config.limits, address
@@ -60,10 +77,11 @@ class Server:
         self._health = health.aio.HealthServicer()
         self._status = 0
 
-    async def run(self, announce: Callable[[str, int], None]) -> int:
+    async def run(self, announce: Callable[[str, int], None], observe: Callable[[Sources], None]) -> int:
         """Serves, and leaves with the group; returns the status.
 
-        `announce` is called with the address and version, once calls are answered.
+        `announce` is called with the address and version, once lookups are answered; `observe` before, with all that
+        knows something of this rank.
 
         Raises:
             ConfigError: the address can't be had.
@@ -81,7 +99,9 @@ class Server:
         for part in admin:
             part.serve(ticker)
         gate = Gate(self._limits)
-        front, address = await self._open(Servicers(self._replica, ticker, *admin, gate))
+        observe(self._sources(ticker, gate))
+        servicers = Servicers(self._replica, ticker, *admin, gate, self._meters)
+        front, address = await self._open(servicers)
         watching = asyncio.create_task(gate.watch())
         watching.add_done_callback(self._watched)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -92,12 +112,15 @@ class Server:
         gc.collect()
         gc.freeze()
         ticker.start()
+        pulse = Pulse(ticker, self._readiness, self._meters.pulses, self._tell_health)
+        beating = asyncio.create_task(pulse.run())
+        beating.add_done_callback(self._watched)
         try:
-            await self._set_health(health_pb2.HealthCheckResponse.SERVING)
-            announce(address, ticker.version)
+            if await self._serves(pulse):
+                announce(address, ticker.version)
             await self._leaving.wait()
             logger.info("leaving: finishing the calls in flight")
-            await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+            await pulse.stop()
             ticker.leave(ready=False)
             gate.leave()
             await self._close(front, gate)
@@ -107,6 +130,7 @@ class Server:
             for part in admin:
                 await part.joint.settle()
             watching.cancel()
+            beating.cancel()
             if self._log is not None:
                 await asyncio.to_thread(self._log.close)
         if self._status != FAILED:
@@ -116,6 +140,7 @@ class Server:
     async def _open(self, servicers: Servicers) -> tuple[grpc.aio.Server, str]:
         most = self._limits.message_bytes
         front = grpc.aio.server(
+            interceptors=self._interceptors,
             options=[
                 ("grpc.max_receive_message_length", most),
                 ("grpc.max_send_message_length", most + HEADER_BYTES),
@@ -164,9 +189,30 @@ class Server:
         if not watching.cancelled() and (error := watching.exception()):
             self._lose(error)
 
-    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+    async def _serves(self, pulse: Pulse) -> bool:
+        """Waits until it does, or leaves; tells which."""
+        waiting = [asyncio.create_task(event.wait()) for event in (pulse.begun, self._leaving)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        return pulse.begun.is_set()
+
+    async def _tell_health(self, reason: str) -> None:
+        status = health_pb2.HealthCheckResponse
         for service in ("", *SERVICES):
-            await self._health.set(service, status)
+            await self._health.set(service, status.NOT_SERVING if reason else status.SERVING)
+
+    def _sources(self, ticker: Ticker, gate: Gate) -> Sources:
+        return Sources(
+            replica=self._replica,
+            ticker=ticker,
+            log=self._log,
+            gate=gate,
+            front=self._meters,
+            versions=self._versions,
+            loads=self._loads,
+            publications=self._publications,
+        )
 
     def _save_last(self) -> None:
         """Joint: so that the next start has no log to apply; what is in the log is safe without it."""

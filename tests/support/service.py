@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -27,13 +27,17 @@ class Service:
         ranks: int = 0,
         listen: str = "127.0.0.1:0",
         launcher: Sequence[str] = (),
+        flags: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`ranks` 0 is the local engine; `config` is a file, or its text; `launcher` has more flags for torchrun."""
+        """`ranks` 0 is the local engine; `config` is a file, or its text; `launcher` has more flags for torchrun,
+        `flags` more of the server's."""
         if isinstance(config, str):
             data_dir.mkdir(parents=True, exist_ok=True)
             (data_dir / "collection.toml").write_text(config)
             config = data_dir / "collection.toml"
         server = ["-m", "embershard_server", "--config", str(config), "--listen", listen, "--data-dir", str(data_dir)]
+        server += flags
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *launcher]
         self._ranks, self.size = ranks, max(ranks, 1)
         self.lines: list[str] = []
@@ -44,7 +48,7 @@ class Service:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | dict(environment or {}),
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -90,6 +94,12 @@ class Service:
     def target(self) -> str:
         """The address of rank 0."""
         return self.addresses[0]
+
+    @property
+    def metrics(self) -> dict[int, str]:
+        """Where each rank has its metrics, if it has any."""
+        found = re.findall(r"^rank (\d+) of \d+ \(\w+ engine\) has metrics on (\S+)$", self.output, re.MULTILINE)
+        return {int(rank): url for rank, url in found}
 
     @property
     def output(self) -> str:

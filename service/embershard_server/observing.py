@@ -1,0 +1,62 @@
+"""How a rank is watched from outside, from when its process starts: metrics, probes and traces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from embershard_server.address import of_rank
+from embershard_server.readiness import Readiness
+from embershard_server.tracing import tracing
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    import grpc.aio
+
+    from embershard_server.sources import Sources
+
+
+class Observing:
+    """What is there while the block runs."""
+
+    def __init__(self, listen: str, rank: int, ssl_context: ssl.SSLContext | None = None) -> None:
+        """`listen` is that of rank 0, HOST:PORT; empty: no metrics and no probes. With an `ssl_context` it is HTTPS.
+
+        Raises:
+            ConfigError: the address can't be had.
+            InstallError: a package is missing.
+        """
+        self.readiness = Readiness()
+        self._tracing = tracing(rank)
+        self._exporter, self._endpoint, self.url = None, None, ""
+        if listen:
+            from embershard_server.endpoint import Endpoint
+            from embershard_server.metrics import Exporter
+
+            self._exporter = Exporter(self.readiness)
+            address = of_rank(listen, rank, "--metrics-listen")
+            self._endpoint = Endpoint(address, self.readiness, self._exporter, ssl_context)
+            self.url = self._endpoint.url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._endpoint:
+            self._endpoint.close()
+        if self._tracing:
+            self._tracing.close()
+
+    @property
+    def interceptors(self) -> Sequence[grpc.aio.ServerInterceptor]:
+        """For a gRPC server."""
+        return self._tracing.interceptors if self._tracing else ()
+
+    def observe(self, sources: Sources) -> None:
+        """From now on there is more to be told."""
+        if self._exporter:
+            self._exporter.sources = sources
