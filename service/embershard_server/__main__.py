@@ -79,7 +79,7 @@ def _serve(options: argparse.Namespace, rank: int) -> int:
                 data=data,
                 readiness=observing.readiness,
                 examine_every=options.provenance_every,
-                interceptors=observing.interceptors,
+                tracing=observing.tracing,
             )
             engine = started.replica.engine
             return await server.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 PREFIX = "embershard_"
 
-Numbers = Mapping[tuple[str, ...], float]
+Numbers = Mapping[Any, float]
 """{values of the labels: number}."""
-Histograms = Mapping[tuple[str, ...], "Histogram"]
+Histograms = Mapping[Any, "Histogram"]
 """Likewise."""
 
 

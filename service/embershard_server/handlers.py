@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -19,6 +19,9 @@ from embershard_server.access import Role
 from embershard_server.gate import Call, Gate
 from embershard_server.status import Context, abort
 from embershard_server.watch import Watch
+
+if TYPE_CHECKING:
+    from embershard_server.spans import Tracing
 
 Method = Callable[[Any, Call], Awaitable[Any]]
 """Answers one message, with a message or with bytes that are one."""
@@ -42,10 +45,20 @@ class Rpc:
     """Refuses callers before their message is read."""
 
 
-def service(name: str, rpcs: Sequence[Rpc], gate: Gate, meters: FrontMeters) -> grpc.GenericRpcHandler:
+def service(
+    name: str, rpcs: Sequence[Rpc], gate: Gate, meters: FrontMeters, tracing: Tracing | None
+) -> grpc.GenericRpcHandler:
     """The RPCs of a service, for a gRPC server."""
     meters.rpcs |= {rpc.name: RpcMeters() for rpc in rpcs}
-    made = {rpc.name: (_stream if rpc.streams else _single)(rpc, gate, meters) for rpc in rpcs}
+    made: dict[str, grpc.RpcMethodHandler] = {}
+    for rpc in rpcs:
+        path = f"/{name}/{rpc.name}"
+        if rpc.streams:
+            stream = _stream(rpc, gate, meters)
+            made[rpc.name] = grpc.stream_stream_rpc_method_handler(tracing.stream(path, stream) if tracing else stream)
+        else:
+            single = _single(rpc, gate, meters)
+            made[rpc.name] = grpc.stream_unary_rpc_method_handler(tracing.single(path, single) if tracing else single)
     return grpc.method_handlers_generic_handler(name, made)
 
 
@@ -74,7 +87,7 @@ def _single(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
         call.sends()
         return answer
 
-    return grpc.stream_unary_rpc_method_handler(handle)
+    return handle
 
 
 def _stream(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
@@ -100,7 +113,7 @@ def _stream(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
         finally:
             watch.end()
 
-    return grpc.stream_stream_rpc_method_handler(handle)
+    return handle
 
 
 def _parsed(kind: type[Message], data: bytes) -> Any:

@@ -10,10 +10,7 @@ from embershard_server.tracing import tracing
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
     from types import TracebackType
-
-    import grpc.aio
 
     from embershard_server.sources import Sources
 
@@ -29,7 +26,8 @@ class Observing:
             InstallError: a package is missing.
         """
         self.readiness = Readiness()
-        self._tracing = tracing(rank)
+        self.tracing = tracing(rank)
+        """What traces calls, if they are to be."""
         self._exporter, self._endpoint, self.url = None, None, ""
         if listen:
             from embershard_server.endpoint import Endpoint
@@ -48,13 +46,8 @@ class Observing:
     ) -> None:
         if self._endpoint:
             self._endpoint.close()
-        if self._tracing:
-            self._tracing.close()
-
-    @property
-    def interceptors(self) -> Sequence[grpc.aio.ServerInterceptor]:
-        """For a gRPC server."""
-        return self._tracing.interceptors if self._tracing else ()
+        if self.tracing:
+            self.tracing.close()
 
     def observe(self, sources: Sources) -> None:
         """From now on there is more to be told."""

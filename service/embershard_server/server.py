@@ -27,11 +27,12 @@ from embershard_server.sources import Sources
 from embershard_server.versions import Versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from embershard.config import Config
     from embershard.store.folder import DataDir
     from embershard_server.readiness import Readiness
+    from embershard_server.spans import Tracing
     from embershard_server.start import Started
 
 logger = logging.getLogger(__name__)
@@ -61,10 +62,10 @@ class Server:
         data: DataDir,
         readiness: Readiness,
         examine_every: int,
-        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        tracing: Tracing | None,
     ) -> None:
         """Of every so many lookups one is examined, unless it is 0."""
-        self._readiness, self._interceptors = readiness, interceptors
+        self._readiness, self._tracing = readiness, tracing
         self._meters = FrontMeters(examine_every=examine_every)
         self._replica, self._log = started.replica, started.log
         self._world = started.replica.engine.world
@@ -100,7 +101,7 @@ class Server:
             part.serve(ticker)
         gate = Gate(self._limits)
         observe(self._sources(ticker, gate))
-        servicers = Servicers(self._replica, ticker, *admin, gate, self._meters)
+        servicers = Servicers(self._replica, ticker, *admin, gate, self._meters, self._tracing)
         front, address = await self._open(servicers)
         watching = asyncio.create_task(gate.watch())
         watching.add_done_callback(self._watched)
@@ -140,7 +141,6 @@ class Server:
     async def _open(self, servicers: Servicers) -> tuple[grpc.aio.Server, str]:
         most = self._limits.message_bytes
         front = grpc.aio.server(
-            interceptors=self._interceptors,
             options=[
                 ("grpc.max_receive_message_length", most),
                 ("grpc.max_send_message_length", most + HEADER_BYTES),

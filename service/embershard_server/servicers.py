@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from embershard_server.growths import Growths
     from embershard_server.loads import Loads
     from embershard_server.publications import Publications
+    from embershard_server.spans import Tracing
     from embershard_server.versions import Versions
 
 SMALL = 20_000
@@ -58,8 +59,9 @@ class Servicers:
         publications: Publications,
         gate: Gate,
         meters: FrontMeters,
+        tracing: Tracing | None,
     ) -> None:
-        self._meters = meters
+        self._meters, self._tracing = meters, tracing
         self._replica, self._ticker, self._gate = replica, ticker, gate
         self._versions, self._loads, self._growths, self._publications = versions, loads, growths, publications
         self._limits = replica.engine.config.limits
@@ -67,9 +69,10 @@ class Servicers:
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """For a gRPC server; not the generated ones, as `codec` serialises lookups and `handlers` reads requests."""
+        shared = self._gate, self._meters, self._tracing
         return (
-            service("embershard.v1.EmbeddingService", self._embedding(), self._gate, self._meters),
-            service("embershard.v1.AdminService", self._admin(), self._gate, self._meters),
+            service("embershard.v1.EmbeddingService", self._embedding(), *shared),
+            service("embershard.v1.AdminService", self._admin(), *shared),
         )
 
     def _embedding(self) -> list[Rpc]:

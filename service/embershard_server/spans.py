@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import aclosing
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import grpc
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.instrumentation.grpc import aio_server_interceptor
 from opentelemetry.propagate import extract, get_global_textmap
@@ -17,16 +20,20 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, format_trace_id, get_current_span
 
 from embershard_server.watch import traced
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-    import grpc.aio
     from opentelemetry.trace import Tracer
+
+    from embershard_server.status import Context
+
+    Single = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
+    Stream = Callable[[AsyncIterator[bytes], Context], AsyncIterator[bytes]]
 
 RATIO = 0.01
 """Which part is traced of the calls whose callers trace nothing, unless OTEL_TRACES_SAMPLER says."""
@@ -66,27 +73,62 @@ class Tracing:
     def __init__(self, rank: int) -> None:
         resource = Resource.create({"service.name": _service_name(), "embershard.rank": rank})
         # What OTEL_TRACES_SAMPLER says, the SDK reads itself.
-        sampler = None if "OTEL_TRACES_SAMPLER" in os.environ else ParentBasedTraceIdRatio(RATIO)
-        self._provider = TracerProvider(sampler=sampler, resource=resource, id_generator=_Ids())
+        asked = "OTEL_TRACES_SAMPLER" in os.environ
+        self._root = None if asked else TraceIdRatioBased(RATIO)
+        self._provider = TracerProvider(
+            sampler=None if self._root is None else ParentBased(self._root), resource=resource, id_generator=_Ids()
+        )
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._interceptor = aio_server_interceptor(self._provider)
         self._trace = Trace(self._provider.get_tracer("embershard_server"))
         self._fields, self._draw = get_global_textmap().fields, RandomIdGenerator().generate_trace_id
-        self.interceptors: Sequence[grpc.aio.ServerInterceptor] = [
-            aio_server_interceptor(self._provider, filter_=self._is_traced)
-        ]
-        """For a gRPC server."""
 
     def close(self) -> None:
         """Sends what is left."""
         self._provider.shutdown()
 
-    def _is_traced(self, call: Any) -> bool:
-        """Whether a call is. The instrumentation asks the same sampler again, and is told the same."""
-        carried = {key: value for key, value in call.invocation_metadata or () if key in self._fields}
+    def single(self, path: str, handle: Single) -> Single:
+        """The same, traced."""
+        instrumented = self._instrumented(path, grpc.stream_unary_rpc_method_handler(handle))
+
+        async def traced_handle(requests: AsyncIterator[bytes], context: Context) -> bytes:
+            if self._is_sampled(path, context):
+                answer: bytes = await (await instrumented()).stream_unary(requests, context)
+                return answer
+            return await handle(requests, context)
+
+        return traced_handle
+
+    def stream(self, path: str, handle: Stream) -> Stream:
+        """Likewise."""
+        instrumented = self._instrumented(path, grpc.stream_stream_rpc_method_handler(handle))
+
+        async def traced_handle(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+            sampled = self._is_sampled(path, context)
+            chosen = (await instrumented()).stream_stream if sampled else handle
+            async with aclosing(chosen(requests, context)) as answers:
+                async for answer in answers:
+                    yield answer
+
+        return traced_handle
+
+    def _instrumented(self, path: str, handler: grpc.RpcMethodHandler) -> Callable[[], Awaitable[Any]]:
+        """The instrumentation is an interceptor, which gRPC would have take part in every call: so it is asked here."""
+
+        async def same(_: Any) -> grpc.RpcMethodHandler:
+            return handler
+
+        call = SimpleNamespace(method=path)
+        return lambda: self._interceptor.intercept_service(same, call)
+
+    def _is_sampled(self, path: str, context: Context) -> bool:
+        """Whether a call is traced. The instrumentation asks the same sampler again, and is told the same."""
+        carried = {key: value for key, value in context.invocation_metadata() or () if key in self._fields}
         trace_id = self._draw()
+        if not carried and self._root and trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._root.bound:
+            return False  # as most calls end, without asking anybody
         parent = extract(carried) if carried else None
-        told = self._provider.sampler.should_sample(parent, trace_id, call.method, SpanKind.SERVER)
-        if not told.decision.is_sampled():
+        if not self._provider.sampler.should_sample(parent, trace_id, path, SpanKind.SERVER).decision.is_sampled():
             return False
         _drawn.set(trace_id)
         traced.set(self._trace)

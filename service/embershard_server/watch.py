@@ -53,7 +53,8 @@ class Watch:
     def __init__(self, name: str, meters: FrontMeters, context: _Context, *, single: bool) -> None:
         """Begins with a call of this RPC."""
         self.name, self._meters, self._rpc = name, meters, meters.rpcs[name]
-        self._context, self._single = context, single
+        self._context: _Context | None = context
+        self._single = single
         self.code = "CANCELLED"
         """Name of its gRPC status, if it ended now: a caller who goes away is heard of by no other word."""
         self.identity = ""
@@ -67,8 +68,10 @@ class Watch:
     def request_id(self) -> str:
         """The caller's, if it is printable ASCII and not too long; else one of our own."""
         if not self._request_id:
-            told = [value for key, value in self._context.invocation_metadata() or () if key == REQUEST_ID]
-            self._request_id = told[0] if told and _is_id(told[0]) else secrets.token_hex(8)
+            metadata = self._context.invocation_metadata() if self._context else None
+            told = [value for key, value in metadata or () if key == REQUEST_ID]
+            usable = [value for value in told[:1] if isinstance(value, str) and _is_id(value)]
+            self._request_id = usable[0] if usable else secrets.token_hex(8)
         return self._request_id
 
     def received(self, size: int) -> None:
@@ -115,7 +118,8 @@ class Watch:
     def end(self) -> None:
         """The call has ended."""
         self._rpc.calls[self.code, self.identity] += 1
+        self._context = None  # which knows of this, so that both would stay until they are looked for
 
 
-def _is_id(text: str | bytes) -> bool:
-    return isinstance(text, str) and 0 < len(text) <= LONGEST_ID and text.isascii() and text.isprintable()
+def _is_id(text: str) -> bool:
+    return 0 < len(text) <= LONGEST_ID and text.isascii() and text.isprintable()
