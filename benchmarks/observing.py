@@ -107,7 +107,7 @@ def large(order: Order) -> tuple[float, int]:
     message = pb.LookupRequest(features=[pb.FeatureIds(feature="item", ids=ids)]).SerializeToString()
     options = [("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(order.target, options=options) as channel:
-        lookup = channel.unary_unary("/embershard.v1.EmbeddingService/Lookup")
+        lookup: Any = channel.unary_unary("/embershard.v1.EmbeddingService/Lookup")
         begun = time.perf_counter()
 
         def ask() -> int:

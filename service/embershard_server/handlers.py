@@ -6,7 +6,7 @@ single call is what it always was.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ def service(
 ) -> grpc.GenericRpcHandler:
     """The RPCs of a service, for a gRPC server."""
     meters.rpcs |= {rpc.name: RpcMeters() for rpc in rpcs}
-    made: dict[str, grpc.RpcMethodHandler] = {}
+    made: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for rpc in rpcs:
         path = f"/{name}/{rpc.name}"
         if rpc.streams:
@@ -93,7 +93,7 @@ def _single(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
 def _stream(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
     """An RPC of many messages: one that is refused ends the stream, and the status names its place."""
 
-    async def handle(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+    async def handle(requests: AsyncIterator[bytes], context: Context) -> AsyncGenerator[bytes]:
         number, watch = 0, Watch(rpc.name, meters, context, single=False)
         try:
             call = gate.enter(context, single=False)

@@ -26,14 +26,14 @@ from opentelemetry.trace import SpanKind, format_trace_id, get_current_span
 from embershard_server.watch import traced
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
     from opentelemetry.trace import Tracer
 
     from embershard_server.status import Context
 
     Single = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
-    Stream = Callable[[AsyncIterator[bytes], Context], AsyncIterator[bytes]]
+    Stream = Callable[[AsyncIterator[bytes], Context], AsyncGenerator[bytes]]
 
 RATIO = 0.01
 """Which part is traced of the calls whose callers trace nothing, unless OTEL_TRACES_SAMPLER says."""
@@ -103,19 +103,19 @@ class Tracing:
         """Likewise."""
         instrumented = self._instrumented(path, grpc.stream_stream_rpc_method_handler(handle))
 
-        async def traced_handle(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+        async def traced_handle(requests: AsyncIterator[bytes], context: Context) -> AsyncGenerator[bytes]:
             sampled = self._is_sampled(path, context)
-            chosen = (await instrumented()).stream_stream if sampled else handle
+            chosen: Stream = (await instrumented()).stream_stream if sampled else handle
             async with aclosing(chosen(requests, context)) as answers:
                 async for answer in answers:
                     yield answer
 
         return traced_handle
 
-    def _instrumented(self, path: str, handler: grpc.RpcMethodHandler) -> Callable[[], Awaitable[Any]]:
+    def _instrumented(self, path: str, handler: grpc.RpcMethodHandler[Any, Any]) -> Callable[[], Awaitable[Any]]:
         """The instrumentation is an interceptor, which gRPC would have take part in every call: so it is asked here."""
 
-        async def same(_: Any) -> grpc.RpcMethodHandler:
+        async def same(_: Any) -> grpc.RpcMethodHandler[Any, Any]:
             return handler
 
         call = SimpleNamespace(method=path)
