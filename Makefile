@@ -24,7 +24,7 @@ BENCH := $(VENV)/bench-$(BACKEND)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 LOCKS := requirements/$(BACKEND).lock requirements/torchrec.lock
 
-.PHONY: help install quickstart serve demo train test test-slow quality bench bench-quick bench-training bench-training-quality bench-vocabulary bench-overload bench-durability bench-publish torture fuzz check format generate proto-release clean
+.PHONY: help install quickstart serve demo train test test-slow quality bench bench-quick bench-training bench-training-quality bench-vocabulary bench-overload bench-observing bench-durability bench-publish torture fuzz check format generate proto-release clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -75,6 +75,9 @@ bench-overload: $(SERVER) ## a server that is asked for three times what it can 
 torture: $(DEV) ## kill a service under load, and compare what it told with a model (KILLS=n SEED=s RANKS=r)
 	@PYTHONPATH=tests:service $(BIN)/python -m torture --kills $(KILLS) --ranks $(if $(filter 1,$(RANKS)),0,$(RANKS)) \
 		$(if $(SEED),--seed $(SEED))
+
+bench-observing: $(BENCH) ## what metrics and tracing cost a server
+	$(BIN)/python benchmarks/observing.py
 
 bench-durability: $(BENCH) ## updates a second by log mode, time to start again, lookups while snapshots and growth go on
 	$(BIN)/python benchmarks/durability.py

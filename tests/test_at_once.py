@@ -17,7 +17,7 @@ from embershard.collection import Collection, Read
 from embershard.config import Config
 from embershard.engine.clients import Clients
 from embershard.engine.entries import growth_entry, update_entry
-from embershard.engine.jobs import EntryJob, LookupJob
+from embershard.engine.jobs import ActionJob, EntryJob, LookupJob
 from embershard.engine.making import make_engine
 from embershard.engine.replica import Replica
 from embershard.engine.tick import Action, Ticker
@@ -120,7 +120,7 @@ def test_it_gives_way_to_a_tick() -> None:
 
     replica = replica_of(unlogged(PAIR))
     with ticking(ticker_of(replica, wait=act)) as ticker:
-        acting = ticker.ask("wait")
+        acting = ticker.ask(ActionJob(action="wait"))
         begun.wait(30)
         read = read_of(replica.collection, left=[1])
         assert ticker.answer(read, min_version=0, with_counts=False) is None
@@ -159,7 +159,7 @@ def test_there_is_no_answer_once_the_engine_has_failed() -> None:
     read = read_of(replica.collection, left=[1])
     with ticking(ticker):
         with pytest.raises(Unavailable, match="must start again"):
-            ticker.ask("fail").result()
+            ticker.ask(ActionJob(action="fail")).result()
         assert ticker.answer(read, min_version=0, with_counts=False) is None
         ticker.join()
         with pytest.raises(Unavailable, match="must start again"):

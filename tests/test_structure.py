@@ -29,6 +29,7 @@ LAYERS = [
         "embershard.arrays",
         "embershard.heap",
         "embershard.loopback",
+        "embershard.meters",
         "embershard.pem",
         "embershard.protowire",
         "embershard.quiet",

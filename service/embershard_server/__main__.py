@@ -10,19 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embershard.errors import ConfigError, EmbershardError
+from embershard.errors import EmbershardError
 from embershard.heap import keep_freed_memory
-from embershard.loopback import is_loopback
-from embershard_server.address import check_free, check_plaintext, of_rank
+from embershard_server.address import check_free, of_rank
+from embershard_server.logs import set_up
 from embershard_server.options import parse
 
 if TYPE_CHECKING:
     import argparse
 
     from embershard.engine.base import Engine
-    from embershard_server.access import Access
-    from embershard_server.tls import Certificates
-
 
 logger = logging.getLogger("embershard_server")
 
@@ -30,16 +27,16 @@ logger = logging.getLogger("embershard_server")
 def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m embershard_server") -> int:
     """Runs a rank until it leaves; returns the exit status."""
     options = parse(prog, arguments)
-    rank = os.environ.get("RANK", "0")
-    # The libraries below log pages at level info; the level asked for is that of our own loggers.
-    logging.basicConfig(level="WARNING", format=f"%(asctime)s %(levelname)s [rank {rank}] %(name)s: %(message)s")
-    for name in ("embershard", "embershard_server"):
-        logging.getLogger(name).setLevel(options.log_level.upper())
+    rank = int(os.environ.get("RANK", 0))
+    set_up(level=options.log_level, form=options.log_format, rank=rank)
     status = 1
     try:
-        status = _serve(options)
+        status = _serve(options, rank)
     except EmbershardError as error:
-        print(f"embershard: {error}", file=sys.stderr)
+        if options.log_format == "json":
+            logger.critical("%s", error)
+        else:
+            print(f"embershard: {error}", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:  # before it serves: from then on a signal makes it leave
         status = 130
@@ -54,50 +51,44 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m ember
     return status
 
 
-def _serve(options: argparse.Namespace) -> int:
+def _serve(options: argparse.Namespace, rank: int) -> int:
     from embershard.config import load_config
+    from embershard_server.security import security_of
 
     config = load_config(options.config)
-    address = of_rank(options.listen, int(os.environ.get("LOCAL_RANK", 0)))
-    certificates, access = _security(options, address)
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    addresses = {
+        flag: of_rank(listen, local_rank, flag)
+        for flag, listen in (("--listen", options.listen), ("--metrics-listen", options.metrics_listen))
+        if listen
+    }
+    address = addresses["--listen"]
+    security = security_of(options, addresses)
+    flags = " --ca CA.pem" * bool(security.certificates) + " --token-file FILE" * bool(security.access)
     check_free(address)
     keep_freed_memory()
     from embershard.quiet import quieten
 
     quieten()
     from embershard.store.folder import DataDir
+    from embershard_server.observing import Observing
     from embershard_server.server import Server
     from embershard_server.start import start
 
-    data = DataDir(options.data_dir)
-    started = start(config, data)
+    metrics = addresses.get("--metrics-listen", "")
+    with Observing(metrics, rank, https=security.https, examine_every=options.provenance_every) as observing:
+        data = DataDir(options.data_dir)
+        started = start(config, data)
 
-    async def run() -> int:
-        server = Server(started, config, address=address, data=data, certificates=certificates, access=access)
-        flags = " --ca CA.pem" * bool(certificates) + " --token-file FILE" * bool(access)
-        return await server.run(lambda bound, version: _announce(started.replica.engine, bound, version, flags))
+        async def run() -> int:
+            server = Server(started, config, address=address, data=data, security=security, observing=observing)
+            engine = started.replica.engine
+            return await server.run(lambda bound, version: _announce(engine, bound, version, observing.url, flags))
 
-    return asyncio.run(run())
-
-
-def _security(options: argparse.Namespace, address: str) -> tuple[Certificates | None, Access | None]:
-    """How callers are known, and known to whom they talk."""
-    from embershard_server.access import Access
-    from embershard_server.tls import certificates_of
-    from embershard_server.tokens import tokens_of
-
-    certificates = certificates_of(options.tls_cert, options.tls_key, options.tls_client_ca)
-    if certificates and options.plaintext:
-        raise ConfigError("--plaintext and --tls-cert are both given: a front end speaks the one or the other")
-    check_plaintext(address, flag="--listen", encrypted=certificates is not None, allowed=options.plaintext)
-    tokens = tokens_of(options.tokens, os.environ)
-    if not (tokens or is_loopback(address)):
-        who = "whoever has a certificate of --tls-client-ca" if options.tls_client_ca else "whoever reaches it"
-        logger.warning("no tokens are given: %s may read, change and administer what %s serves", who, address)
-    return certificates, Access(tokens, options.tokens) if tokens else None
+        return asyncio.run(run())
 
 
-def _announce(engine: Engine, address: str, version: int, flags: str) -> None:
+def _announce(engine: Engine, address: str, version: int, metrics: str, flags: str) -> None:
     """Tells the operator what is served, and where."""
     config, world, sizes = engine.config, engine.world, engine.table_bytes()
     lines = []
@@ -109,7 +100,10 @@ def _announce(engine: Engine, address: str, version: int, flags: str) -> None:
             for table in config.tables
         ]
         lines.append(f"  {sum(sizes.values()) / 2**20:,.1f} MiB of rows and optimizer state on {world.size} rank(s)")
-    lines.append(f"rank {world.rank} of {world.size} ({engine.name} engine) serves {address}")
+    who = f"rank {world.rank} of {world.size} ({engine.name} engine)"
+    if metrics:
+        lines.append(f"{who} has metrics on {metrics}")
+    lines.append(f"{who} serves {address}")
     if world.rank == 0:
         feature = config.tables[0].features[0]
         command = Path(sys.executable).with_name("embershard")

@@ -8,7 +8,7 @@ from embershard.errors import ConfigError
 from embershard.loopback import is_loopback
 
 
-def of_rank(listen: str, local_rank: int) -> str:
+def of_rank(listen: str, local_rank: int, flag: str = "--listen") -> str:
     """A host's rank r, counted from 0, listens on port + r; on any free port if the port is 0.
 
     So hosts are alike, whatever ranks of the group torchrun gives them, and a balancer may ask any on the same ports.
@@ -18,7 +18,7 @@ def of_rank(listen: str, local_rank: int) -> str:
     """
     host, _, port = listen.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) + local_rank > 65535:
-        raise ConfigError(f"--listen {listen!r}: is not HOST:PORT with a port from 0 to {65535 - local_rank}")
+        raise ConfigError(f"{flag} {listen!r}: is not HOST:PORT with a port from 0 to {65535 - local_rank}")
     return f"{host}:{int(port) + local_rank if int(port) else 0}"
 
 

@@ -9,25 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from embershard.errors import DeadlineExceeded, EmbershardError, Overloaded, Unavailable
 from embershard_server import connections
-from embershard_server.access import name_in_certificate, revocation
+from embershard_server.access import revocation
+from embershard_server.call import Call
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from embershard.config import LimitSpec
-    from embershard_server.access import Access, Caller, Role
+    from embershard_server.access import Access, Role
     from embershard_server.status import Context
 
 logger = logging.getLogger(__name__)
 
-COPIES = 3
-"""A request is there so often while it is worked on: as it came, parsed, and as it is logged."""
-ANSWER_COPIES = 2
-"""An answer: as it was made, and as gRPC sends it."""
 SWEEP_S = 0.1
 """The gate waits so long until it looks again at what has come on connections and what stalls, or longer where that
 takes more than a tenth of it."""
@@ -46,91 +41,6 @@ class _Peer:
         """Of messages of which a part has come."""
         self.taken = self.settled = 0
         """Of messages that have come since the last sweep began, and before."""
-
-
-class Call:
-    """One call, from when it is let in until gRPC is done with it."""
-
-    def __init__(self, gate: Gate, peer: str, caller: Caller | None, context: Context, *, single: bool) -> None:
-        self.peer, self.caller, self.single, self._gate, self._held = peer, caller, single, gate, 0
-        self._context = context
-        remaining_s = context.time_remaining()
-        self.deadline = time.monotonic() + (gate.wait_s if remaining_s is None else remaining_s)
-        """In `time.monotonic()` seconds; of a stream without one, that of its present message."""
-        self._wait_s: float | None = gate.wait_s if remaining_s is None else None
-        self._receiver: asyncio.Task[Any] | None = None
-        self._reason: EmbershardError | None = None
-        self.waits_since = 0.0
-        """Since when it waits for a message."""
-
-    @property
-    def identity(self) -> str:
-        """Who makes it: the name of a token, or what is in the client's certificate, or where it comes from."""
-        return self.caller.name if self.caller else name_in_certificate(self._context) or self.peer
-
-    @property
-    def receiving(self) -> bool:
-        """Whether it waits for a message."""
-        return self._receiver is not None
-
-    async def receive(self, requests: AsyncIterator[bytes]) -> bytes | None:
-        """The next message, or None after the last.
-
-        Raises:
-            EmbershardError: the reason for which the call is ended.
-        """
-        self._check()
-        self._receiver, self.waits_since = asyncio.current_task(), time.monotonic()
-        try:
-            request: bytes | None = await anext(requests, None)
-        except asyncio.CancelledError:
-            self._check()
-            raise  # the caller has gone
-        finally:
-            self._receiver = None
-        if request is None:
-            return None
-        if self._wait_s is not None:
-            self.deadline = time.monotonic() + self._wait_s
-        elif self.deadline <= time.monotonic():
-            raise DeadlineExceeded("the deadline passed before the request was read; nothing was done")
-        self._gate.took(self.peer, len(request))
-        self.hold(COPIES * len(request))
-        return request
-
-    def _check(self) -> None:
-        if self._reason:
-            raise self._reason from None
-
-    def hold(self, size: int) -> None:
-        """Has so many more bytes.
-
-        Raises:
-            Overloaded: there is no room for them.
-        """
-        self._gate.hold(self.peer, size)
-        self._held += size
-
-    def spend(self, ids: int) -> None:
-        """Asks for so many ids; Overloaded if its caller has had too many of late."""
-        if self.caller:
-            self.caller.allowance.spend(ids)
-
-    def sends(self) -> None:
-        """Its answer is on its way."""
-        self._gate.sending[self] = time.monotonic()
-
-    def sent(self) -> None:
-        """Holds nothing any more: its answer was taken, or nobody wants it."""
-        self._gate.sending.pop(self, None)
-        self._gate.let_go(self.peer, self._held)
-        self._held = 0
-
-    def end(self, reason: EmbershardError) -> None:
-        """Ends it now if it waits for a message, or else after the one it is at."""
-        self._reason = self._reason or reason
-        if self._receiver:
-            self._receiver.cancel()
 
 
 class Gate:
@@ -152,6 +62,11 @@ class Gate:
         """How many there are."""
         return self._calls
 
+    @property
+    def held(self) -> int:
+        """Bytes that requests and answers hold."""
+        return self._bytes
+
     def enter(self, context: Context, *, needs: Role, single: bool) -> Call:
         """Lets a call in, of a `single` message or a stream, whose caller `needs` a role.
 
@@ -167,8 +82,9 @@ class Gate:
         peer = self._peers.get(name) or _Peer()
         if len(peer.calls) + 1 > self._limits.calls - self._calls - 1:
             raise self._overloaded(
+                "calls",
                 f"this connection has {len(peer.calls):,} calls, all have {self._calls:,}, and limits.calls = "
-                f"{self._limits.calls:,}"
+                f"{self._limits.calls:,}",
             )
         if caller:
             caller.allowance.enter()
@@ -184,9 +100,10 @@ class Gate:
         peer = self._peers[name]
         if peer.bytes + size > self._room() - size:
             raise self._overloaded(
+                "bytes",
                 f"requests and answers of this connection hold {peer.bytes:,} bytes, those of all {self._bytes:,}, and "
                 f"there is no room for {size:,} more: limits.in_flight_messages × limits.message_bytes = "
-                f"{self._most_bytes:,}; read answers sooner, or ask for less at once"
+                f"{self._most_bytes:,}; read answers sooner, or ask for less at once",
             )
         peer.bytes += size
         self._bytes += size
@@ -253,9 +170,10 @@ class Gate:
         for peer in sorted(self._peers.values(), key=lambda peer: peer.bytes + peer.arriving, reverse=True):
             if peer.arriving and peer.bytes + peer.arriving > self._room():
                 reason = self._overloaded(
+                    "bytes",
                     f"{peer.arriving:,} bytes of requests are arriving on this connection, {self._arriving:,} on all, "
                     f"and there is no room for them: limits.in_flight_messages × limits.message_bytes = "
-                    f"{self._most_bytes:,}; send less at once"
+                    f"{self._most_bytes:,}; send less at once",
                 )
                 self._arriving -= peer.arriving
                 peer.arriving = 0
@@ -287,7 +205,7 @@ class Gate:
         """Bytes that nobody has."""
         return self._most_bytes - self._bytes - self._arriving
 
-    def _overloaded(self, message: str) -> Overloaded:
+    def _overloaded(self, reason: str, message: str) -> Overloaded:
         refusal = Overloaded(message)
-        refusal.retry_after_s = self._limits.queue_ms / 1000
+        refusal.retry_after_s, refusal.reason = self._limits.queue_ms / 1000, reason
         return refusal

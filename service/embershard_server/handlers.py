@@ -7,17 +7,23 @@ single call is what it always was.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from embershard.errors import InvalidInput
+from embershard.meters import FrontMeters, RpcMeters
 from embershard_server.access import Role
-from embershard_server.gate import Call, Gate
+from embershard_server.call import Call
+from embershard_server.gate import Gate
 from embershard_server.status import Context, abort
+from embershard_server.watch import Watch
+
+if TYPE_CHECKING:
+    from embershard_server.spans import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -43,56 +49,80 @@ class Rpc:
     """Refuses callers before their message is read."""
 
 
-def service(name: str, rpcs: Sequence[Rpc], gate: Gate) -> grpc.GenericRpcHandler:
+def service(
+    name: str, rpcs: Sequence[Rpc], gate: Gate, meters: FrontMeters, tracing: Tracing | None
+) -> grpc.GenericRpcHandler:
     """The RPCs of a service, for a gRPC server."""
-    made = {rpc.name: _stream(rpc, gate) if rpc.streams else _single(rpc, gate) for rpc in rpcs}
+    meters.rpcs |= {rpc.name: RpcMeters() for rpc in rpcs}
+    made: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    for rpc in rpcs:
+        path = f"/{name}/{rpc.name}"
+        if rpc.streams:
+            stream = _stream(rpc, gate, meters)
+            made[rpc.name] = grpc.stream_stream_rpc_method_handler(tracing.stream(path, stream) if tracing else stream)
+        else:
+            single = _single(rpc, gate, meters)
+            made[rpc.name] = grpc.stream_unary_rpc_method_handler(tracing.single(path, single) if tracing else single)
     return grpc.method_handlers_generic_handler(name, made)
 
 
-def _single(rpc: Rpc, gate: Gate) -> Any:
+def _single(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
     """An RPC of one message and one answer."""
 
     async def handle(requests: AsyncIterator[bytes], context: Context) -> bytes:
+        watch = Watch(rpc.name, meters, context, single=True)
         try:
-            call = _enter(rpc, gate, context)
+            call = _enter(rpc, gate, context, watch)
             if rpc.check:
                 rpc.check(call.peer)
             if (request := await call.receive(requests)) is None:
                 raise InvalidInput(f"the call ended without a {rpc.request.DESCRIPTOR.name}")
+            watch.received(len(request))
             message = _parsed(rpc.request, request)
             del request
             answer = _serialised(await rpc.method(message, call))
+            watch.answered(len(answer))
+            watch.code = "OK"
         except Exception as error:
-            await abort(context, error)
+            await abort(context, error, watch)
+        finally:
+            watch.end()
         call.sends()
         return answer
 
-    return grpc.stream_unary_rpc_method_handler(handle)
+    return handle
 
 
-def _stream(rpc: Rpc, gate: Gate) -> Any:
+def _stream(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
     """An RPC of many messages: one that is refused ends the stream, and the status names its place."""
 
-    async def handle(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        number = 0
+    async def handle(requests: AsyncIterator[bytes], context: Context) -> AsyncGenerator[bytes]:
+        number, watch = 0, Watch(rpc.name, meters, context, single=False)
         try:
-            call = _enter(rpc, gate, context)
+            call = _enter(rpc, gate, context, watch)
             while (request := await call.receive(requests)) is not None:
+                watch.received(len(request))
                 answer = _serialised(await rpc.method(_parsed(rpc.request, request), call))
+                watch.answered(len(answer))
                 call.sends()
                 yield answer
                 call.sent()
                 number += 1
                 del request, answer  # while it waits for the next one
+            watch.code = "OK"
         except Exception as error:
-            await abort(context, error, prefix=f"message {number} of the stream: ")
+            await abort(context, error, watch, prefix=f"message {number} of the stream: ")
+        finally:
+            watch.end()
 
-    return grpc.stream_stream_rpc_method_handler(handle)
+    return handle
 
 
-def _enter(rpc: Rpc, gate: Gate, context: Context) -> Call:
+def _enter(rpc: Rpc, gate: Gate, context: Context, watch: Watch) -> Call:
     """Lets a call in if its caller may make it; what operators do is logged."""
     call = gate.enter(context, needs=rpc.needs, single=not rpc.streams)
+    call.watch = watch
+    watch.identity = call.caller.name if call.caller else ""
     if rpc.needs is Role.ADMIN:
         logger.info("%s calls %s", call.identity, rpc.name)
     return call

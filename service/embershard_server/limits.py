@@ -61,5 +61,5 @@ class Allowance:
 
     def _refusal(self, what: str, retry_after_s: float = RETRY_S) -> Overloaded:
         refusal = Overloaded(f"{self._name!r} {what}: send less, or later")
-        refusal.retry_after_s = retry_after_s
+        refusal.retry_after_s, refusal.reason = retry_after_s, "identity"
         return refusal

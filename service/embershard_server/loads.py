@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from embershard.engine.beside import beside, let_go, without_frames
+from embershard.engine.jobs import ActionJob
 from embershard.engine.making import make_engine
 from embershard.errors import ConfigError, EmbershardError, InvalidInput, Overloaded, SnapshotError
+from embershard.meters import Work
 from embershard.store import snapshot
 from embershard_server.joint import Joint
 from embershard_server.start import fitted_snapshot
@@ -35,6 +38,8 @@ class _Load:
     """Of the snapshot."""
     number: int
     """How many had begun before it; the same on every rank."""
+    since_s: float = field(default_factory=time.monotonic)
+    """When it began, in `time.monotonic()` seconds."""
     filled: Future[Engine] = field(default_factory=Future)
     """The engine, or the reason why there is none."""
 
@@ -51,6 +56,7 @@ class Loads:
         self._wanted: set[int] = set()
         """Versions that callers have loaded; others are in memory for a rollback alone."""
         self._tidied: Future[None] | None = None
+        self.meters = Work()
 
     def serve(self, ticker: Ticker) -> None:
         """Before it ticks."""
@@ -70,7 +76,7 @@ class Loads:
         """Whether there was anything to do."""
         if self._world.rank or not self._idle or (self._tidied and not self._tidied.done()):
             return False
-        self._tidied = self._ticker.ask("tidy")
+        self._tidied = self._ticker.ask(ActionJob(action="tidy"))
         return True
 
     async def load(self, version: int) -> None:
@@ -146,8 +152,10 @@ class Loads:
             del self._under_way[version]
             problems = [problem for problem in self._world.gather(load.filled.exception()) if problem]
             if problems:
+                self.meters.failures += 1
                 raise problems[0] if isinstance(problems[0], EmbershardError) else SnapshotError(str(problems[0]))
             self._replica.loaded[version] = load.filled.result()
+            self.meters.seconds.observe(time.monotonic() - load.since_s)
         if version not in self._replica.loaded:
             raise InvalidInput(f"version {version:,} was just activated, or taken out of memory; load it again")
         self._wanted = (self._wanted & self._replica.loaded.keys()) | {version}

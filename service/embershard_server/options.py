@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from embershard_server.logs import FORMATS
+
 _FLAGS = {"": False, "0": False, "false": False, "1": True, "true": True}
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -55,6 +57,27 @@ def parser(prog: str) -> argparse.ArgumentParser:
         **_or_environment("LOG_LEVEL", "info"),
         help="(EMBERSHARD_LOG_LEVEL, default %(default)s)",
     )
+    add(
+        "--log-format",
+        choices=FORMATS,
+        **_or_environment("LOG_FORMAT", "text"),
+        help="json: an object a line (EMBERSHARD_LOG_FORMAT, default %(default)s)",
+    )
+    add(
+        "--metrics-listen",
+        **_or_environment("METRICS_LISTEN", ""),
+        metavar="HOST:PORT",
+        help="serve /metrics, /livez and /readyz over HTTP; rank r on PORT + r, with PORT 0 on any free one; none "
+        "given: don't (EMBERSHARD_METRICS_LISTEN)",
+    )
+    add(
+        "--provenance-every",
+        type=_count,
+        **_or_environment("PROVENANCE_EVERY", "64"),
+        metavar="N",
+        help="one lookup in N is examined for the metric of where vectors come from, 0: none "
+        "(EMBERSHARD_PROVENANCE_EVERY, default %(default)s)",
+    )
     return made
 
 
@@ -91,12 +114,19 @@ def _or_environment(name: str, default: str | None = None) -> dict[str, Any]:
     return {"default": value, "required": value is None}
 
 
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+    return int(text)
+
+
 def parse(prog: str, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Reads the command line; a wrong flag, or a wrong variable in its place, ends the program with status 2."""
     made = parser(prog)
     options = made.parse_args(arguments)
-    if options.log_level not in LOG_LEVELS:  # argparse checks flags, and not what stands in for them
-        made.error(f"EMBERSHARD_LOG_LEVEL={options.log_level}: choose from {', '.join(LOG_LEVELS)}")
+    for name, choices in (("log_level", LOG_LEVELS), ("log_format", FORMATS)):
+        if (value := getattr(options, name)) not in choices:  # argparse checks flags, and not what stands in for them
+            made.error(f"EMBERSHARD_{name.upper()}={value}: choose from {', '.join(choices)}")
     if options.plaintext is None:
         made.error(f"EMBERSHARD_PLAINTEXT={os.environ['EMBERSHARD_PLAINTEXT']}: is neither 1 nor 0")
     return options

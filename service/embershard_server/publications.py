@@ -16,6 +16,7 @@ from embershard.engine.making import make_engine
 from embershard.engine.memory import check_host_memory
 from embershard.engine.replica import Staged
 from embershard.errors import ConfigError, FingerprintMismatch, Overloaded, SnapshotError
+from embershard.meters import Work
 from embershard.store import snapshot
 from embershard.store.agreement import meeting
 from embershard.store.delta_reading import read_delta
@@ -54,6 +55,7 @@ class Publications:
         self._staging = Staging(data.publications, self._needed)
         self._current: Staged | None = None
         self._begun = 0
+        self.meters = Work()
 
     def serve(self, ticker: Ticker) -> None:
         """Before it ticks."""
@@ -93,7 +95,8 @@ class Publications:
         last = self._replica.engine.published
         if not publication.follows(last):
             return pb.PublishResponse(version=last.version, duplicate=True)
-        outcome = await self.joint.to_its_end(self._publish(entry, apply))
+        with self.meters.timed():
+            outcome = await self.joint.to_its_end(self._publish(entry, apply))
         served: Served = outcome.value
         logger.info("serving %s as version %d", publication, outcome.version)
         return pb.PublishResponse(
@@ -157,7 +160,7 @@ class Publications:
         """Joint: begins to read what was staged."""
         if self._current:
             busy = Overloaded(f"{self._current.publication} is on its way; try again once it is served")
-            busy.retry_after_s = BUSY_S
+            busy.retry_after_s, busy.reason = BUSY_S, "busy"
             raise busy
         publication.follows(self._replica.engine.published)
         read = (self._delta if publication.delta else self._full)(publication)

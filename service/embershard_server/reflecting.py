@@ -8,37 +8,47 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from embershard.meters import FrontMeters, RpcMeters
 from embershard_server.access import Access, Role
 from embershard_server.status import Context, abort
+from embershard_server.watch import Watch
 
 if TYPE_CHECKING:
     import grpc.aio
 
 NAMES = ("grpc.reflection.v1.ServerReflection", reflection.SERVICE_NAME)
 """The same messages under both: newer tools ask for the first one first, and some for nothing else."""
+_METHOD = "ServerReflectionInfo"
 
 
-def add_reflection(server: grpc.aio.Server, services: Sequence[str], access: Access | None) -> None:
+def add_reflection(
+    server: grpc.aio.Server, services: Sequence[str], access: Access | None, meters: FrontMeters
+) -> None:
     """Has a server tell what it understands."""
     method = grpc.stream_stream_rpc_method_handler(
-        _Reflection([*services, reflection.SERVICE_NAME], access).ServerReflectionInfo,
+        _Reflection([*services, reflection.SERVICE_NAME], access, meters).ServerReflectionInfo,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
-    handlers = [grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": method}) for name in NAMES]
+    handlers = [grpc.method_handlers_generic_handler(name, {_METHOD: method}) for name in NAMES]
     server.add_generic_rpc_handlers(handlers)
 
 
 class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # it has no types
-    def __init__(self, names: Sequence[str], access: Access | None) -> None:
+    def __init__(self, names: Sequence[str], access: Access | None, meters: FrontMeters) -> None:
         super().__init__(names)
-        self._access = access
+        self._access, self._meters = access, meters
+        meters.rpcs[_METHOD] = RpcMeters()
 
     async def ServerReflectionInfo(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-        if self._access:
-            try:
-                self._access.caller(context, Role.READ)
-            except Exception as error:
-                await abort(context, error)
-        async for answer in super().ServerReflectionInfo(requests, context):
-            yield answer
+        watch = Watch(_METHOD, self._meters, context, single=False)
+        try:
+            if self._access:
+                watch.identity = self._access.caller(context, Role.READ).name
+            async for answer in super().ServerReflectionInfo(requests, context):
+                yield answer
+            watch.code = "OK"
+        except Exception as error:
+            await abort(context, error, watch)
+        finally:
+            watch.end()

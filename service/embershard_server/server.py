@@ -15,12 +15,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from embershard.engine.tick import Ticker
 from embershard.errors import ConfigError, SnapshotError
+from embershard.meters import FrontMeters
 from embershard_server.gate import Gate
 from embershard_server.growths import Growths
 from embershard_server.loads import Loads
 from embershard_server.publications import Publications
+from embershard_server.readiness import Pulse
 from embershard_server.reflecting import add_reflection
 from embershard_server.servicers import Servicers
+from embershard_server.sources import Sources
 from embershard_server.versions import Versions
 
 if TYPE_CHECKING:
@@ -28,9 +31,9 @@ if TYPE_CHECKING:
 
     from embershard.config import Config
     from embershard.store.folder import DataDir
-    from embershard_server.access import Access
+    from embershard_server.observing import Observing
+    from embershard_server.security import Security
     from embershard_server.start import Started
-    from embershard_server.tls import Certificates
 
 logger = logging.getLogger(__name__)
 
@@ -59,14 +62,14 @@ class Server:
         *,
         address: str,
         data: DataDir,
-        certificates: Certificates | None,
-        access: Access | None,
+        security: Security,
+        observing: Observing,
     ) -> None:
-        """Without `certificates` it speaks plaintext; without `access` whoever can connect may do all."""
+        self._security, self._observing = security, observing
+        self._meters = FrontMeters(examine_every=observing.examine_every)
         self._replica, self._log = started.replica, started.log
         self._world = started.replica.engine.world
         self._limits, self._address = config.limits, address
-        self._certificates, self._access = certificates, access
         self._loads, self._growths = Loads(started, data, config), Growths(started.replica)
         self._publications = Publications(started, data, config)
         self._versions = Versions(started, data, config, self._loads, self._publications.trim)
@@ -78,7 +81,7 @@ class Server:
     async def run(self, announce: Callable[[str, int], None]) -> int:
         """Serves, and leaves with the group; returns the status.
 
-        `announce` is called with the address and version, once calls are answered.
+        `announce` is called with the address and version, once lookups are answered.
 
         Raises:
             ConfigError: the address can't be had.
@@ -95,8 +98,10 @@ class Server:
         )
         for part in admin:
             part.serve(ticker)
-        gate = Gate(self._limits, self._access)
-        front, address = await self._open(Servicers(self._replica, ticker, *admin, gate))
+        gate = Gate(self._limits, self._security.access)
+        self._observing.observe(self._sources(ticker, gate))
+        servicers = Servicers(self._replica, ticker, *admin, gate, self._meters, self._observing.tracing)
+        front, address = await self._open(servicers)
         watching = asyncio.create_task(gate.watch())
         watching.add_done_callback(self._watched)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -107,12 +112,15 @@ class Server:
         gc.collect()
         gc.freeze()
         ticker.start()
+        pulse = Pulse(ticker, self._observing.readiness, self._meters.pulses, self._tell_health)
+        beating = asyncio.create_task(pulse.run())
+        beating.add_done_callback(self._watched)
         try:
-            await self._set_health(health_pb2.HealthCheckResponse.SERVING)
-            announce(address, ticker.version)
+            if await self._serves(pulse):
+                announce(address, ticker.version)
             await self._leaving.wait()
             logger.info("leaving: finishing the calls in flight")
-            await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+            await pulse.stop()
             ticker.leave(ready=False)
             gate.leave()
             await self._close(front, gate)
@@ -122,6 +130,7 @@ class Server:
             for part in admin:
                 await part.joint.settle()
             watching.cancel()
+            beating.cancel()
             if self._log is not None:
                 await asyncio.to_thread(self._log.close)
         if self._status != FAILED:
@@ -158,11 +167,11 @@ class Server:
         )
         front.add_generic_rpc_handlers(servicers.handlers())
         health_pb2_grpc.add_HealthServicer_to_server(self._health, front)
-        add_reflection(front, [*SERVICES, health.SERVICE_NAME], self._access)
+        add_reflection(front, [*SERVICES, health.SERVICE_NAME], self._security.access, self._meters)
         host, _, port = self._address.rpartition(":")
         try:
-            if self._certificates:
-                bound = front.add_secure_port(self._address, self._certificates.server_credentials())
+            if certificates := self._security.certificates:
+                bound = front.add_secure_port(self._address, certificates.server_credentials())
             else:
                 bound = front.add_insecure_port(self._address)
         except RuntimeError as error:
@@ -189,9 +198,30 @@ class Server:
         if not watching.cancelled() and (error := watching.exception()):
             self._lose(error)
 
-    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+    async def _serves(self, pulse: Pulse) -> bool:
+        """Waits until it does, or leaves; tells which."""
+        waiting = [asyncio.create_task(event.wait()) for event in (pulse.begun, self._leaving)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        return pulse.begun.is_set()
+
+    async def _tell_health(self, reason: str) -> None:
+        status = health_pb2.HealthCheckResponse
         for service in ("", *SERVICES):
-            await self._health.set(service, status)
+            await self._health.set(service, status.NOT_SERVING if reason else status.SERVING)
+
+    def _sources(self, ticker: Ticker, gate: Gate) -> Sources:
+        return Sources(
+            replica=self._replica,
+            ticker=ticker,
+            log=self._log,
+            gate=gate,
+            front=self._meters,
+            versions=self._versions,
+            loads=self._loads,
+            publications=self._publications,
+        )
 
     def _save_last(self) -> None:
         """Joint: so that the next start has no log to apply; what is in the log is safe without it."""

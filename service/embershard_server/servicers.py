@@ -18,8 +18,8 @@ from embershard.errors import FingerprintMismatch, InvalidInput, SequenceGap
 from embershard.v1 import embershard_pb2 as pb
 from embershard_server.access import Role
 from embershard_server.answers import answer_bytes, encoded
+from embershard_server.call import ANSWER_COPIES
 from embershard_server.describe import describe_published, describe_tables
-from embershard_server.gate import ANSWER_COPIES
 from embershard_server.handlers import Rpc, service
 
 if TYPE_CHECKING:
@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     from embershard.engine.entries import Entry
     from embershard.engine.replica import Activation, Grown, Outcome, Replica
     from embershard.engine.tick import Ticker
-    from embershard_server.gate import Call, Gate
+    from embershard.meters import FrontMeters
+    from embershard_server.call import Call
+    from embershard_server.gate import Gate
     from embershard_server.growths import Growths
     from embershard_server.loads import Loads
     from embershard_server.publications import Publications
+    from embershard_server.spans import Tracing
     from embershard_server.versions import Versions
 
 SMALL = 20_000
@@ -56,7 +59,10 @@ class Servicers:
         growths: Growths,
         publications: Publications,
         gate: Gate,
+        meters: FrontMeters,
+        tracing: Tracing | None,
     ) -> None:
+        self._meters, self._tracing = meters, tracing
         self._replica, self._ticker, self._gate = replica, ticker, gate
         self._versions, self._loads, self._growths, self._publications = versions, loads, growths, publications
         self._limits = replica.engine.config.limits
@@ -64,9 +70,10 @@ class Servicers:
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """For a gRPC server; not the generated ones, as `codec` serialises lookups and `handlers` reads requests."""
+        shared = self._gate, self._meters, self._tracing
         return (
-            service("embershard.v1.EmbeddingService", self._embedding(), self._gate),
-            service("embershard.v1.AdminService", self._admin(), self._gate),
+            service("embershard.v1.EmbeddingService", self._embedding(), *shared),
+            service("embershard.v1.AdminService", self._admin(), *shared),
         )
 
     def _embedding(self) -> list[Rpc]:
@@ -130,12 +137,18 @@ class Servicers:
         options = {"as_stored": request.dtype == pb.D_TYPE_INT8, "with_counts": request.with_counts}
         read = await self._prepared(ids, lambda: collection.read(batches, **options), call)
         call.hold(ANSWER_COPIES * self._checked_size(read, request))
-        answer = await self._answer(read, request, call)
-        return encoded(read, answer, request)
+        call.watch.lap("prepare")
+        examined = not request.pinned_version and self._meters.examines()
+        answer = await self._answer(read, request, call, with_counts=examined)
+        call.watch.lap("gather")
+        call.watch.looked_up(read, answer.counts if examined else None)
+        message = encoded(read, answer, request)
+        call.watch.lap("encode")
+        return message
 
-    async def _answer(self, read: Read, request: pb.LookupRequest, call: Call) -> Answer:
+    async def _answer(self, read: Read, request: pb.LookupRequest, call: Call, *, with_counts: bool) -> Answer:
         """Looks up at once if that can be, and else in a tick."""
-        min_version, with_counts = request.min_version, request.with_provenance or request.with_counts
+        min_version, with_counts = request.min_version, with_counts or request.with_provenance or request.with_counts
         if not request.pinned_version and self._gate.calls <= FEW and read.numbers <= LITTLE:
             at_once = self._ticker.answer(read, min_version=min_version, with_counts=with_counts)
             if at_once is not None:
@@ -148,6 +161,7 @@ class Servicers:
             pinned=request.pinned_version,
         )
         answer: Answer = await self._do(job, call)
+        call.watch.lap("queue", until=job.begun_s)
         return answer
 
     async def update(self, request: pb.UpdateRequest, call: Call) -> pb.UpdateResponse:
@@ -159,6 +173,7 @@ class Servicers:
         named = [features for update in request.updates for features in (update.batch, update.parents)]
         entry = await self._prepared(_ids(named), lambda: update_entry(self._ticker.collection, request), call)
         outcome = await self._apply(entry, call)
+        call.watch.updated({update.batch.feature: _ids([update.batch]) for update in request.updates})
         return pb.UpdateResponse(version=outcome.version, duplicate=outcome.duplicate)
 
     async def snapshot(self, request: pb.SnapshotRequest, call: Call) -> pb.SnapshotResponse:

@@ -7,7 +7,9 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from embershard.engine.jobs import ActionJob
 from embershard.errors import SnapshotError
+from embershard.meters import SnapshotMeters
 from embershard.store import snapshot
 from embershard.store.manifest import list_snapshots, open_snapshot
 from embershard.v1 import embershard_pb2 as pb
@@ -44,6 +46,7 @@ class Versions:
         self._replica, self._log, self._data, self._config = started.replica, started.log, data, config
         self._world = started.replica.engine.world
         self._saving: Saving | None = None
+        self.meters = _known(data)
         self._last_done: Future[Snapshot] = Future()
         # Seconds that applying entries had taken when the last snapshot was begun, and bytes that were published.
         self._begun_s = -started.replay_s
@@ -71,7 +74,7 @@ class Versions:
                 return True
         if self._world.rank == 0 and not self._asked and self._is_due():
             self._asked = True
-            self._ticker.ask("snapshot")
+            self._ticker.ask(ActionJob(action="snapshot"))
             return True
         return False
 
@@ -122,6 +125,11 @@ class Versions:
                 return made
 
     @property
+    def replay_s(self) -> float:
+        """About how long it would take to apply the log, in seconds, if the rank started now; from any thread."""
+        return self._ticker.applied_s - self._begun_s
+
+    @property
     def _keeping(self) -> Keeping:
         """Which snapshots stay."""
         kept = self._config.limits.snapshots_kept
@@ -148,7 +156,7 @@ class Versions:
         """Whether applying the log again would take too long since the last snapshot was begun, or the files that it
         needs are several times as large as the tables."""
         replica = self._replica
-        late = self._ticker.applied_s - self._begun_s >= self._config.durability.replay_s
+        late = self.replay_s >= self._config.durability.replay_s
         published = replica.published_bytes - self._begun_bytes
         return late or (published > 0 and published > PUBLISHED * sum(replica.engine.table_bytes().values()))
 
@@ -167,6 +175,7 @@ class Versions:
             self._begun_s, self._begun_bytes = self._ticker.applied_s, replica.published_bytes
             if self._log is not None:
                 self._log.rotate()
+        self._saving_since_s = time.monotonic()
         self._saving = snapshot.begin(
             engine,
             clients,
@@ -183,9 +192,12 @@ class Versions:
         if problem := saving.done.exception():
             self._not_before = time.monotonic() + RETRY_S
             self._begun_s = min(self._begun_s, self._ticker.applied_s - self._config.durability.replay_s)
+            self.meters.failures += 1
             logger.error("a snapshot failed, and the next is begun in %.0f s: %s", RETRY_S, problem)
             return
         made = saving.done.result()
+        self.meters.seconds.observe(time.monotonic() - self._saving_since_s)
+        self.meters.version, self.meters.bytes, self.meters.last_s = made.version, made.bytes, time.time()
         logger.info("wrote %s, %.1f MiB", made.path, made.bytes / 2**20)
         self._replica.unsaved.pop(made.version, None)
         there = list_snapshots(self._data.snapshots)[-self._config.limits.snapshots_kept :]
@@ -195,6 +207,14 @@ class Versions:
         if self._log is not None:
             self._log.trim(oldest)
         self._trimmed(oldest)
+
+
+def _known(data: DataDir) -> SnapshotMeters:
+    """Of the newest snapshot that is there already."""
+    if not (there := list_snapshots(data.snapshots)):
+        return SnapshotMeters()
+    newest = there[-1]
+    return SnapshotMeters(version=int(newest.name), bytes=_bytes(newest), last_s=newest.stat().st_mtime)
 
 
 def _bytes(path: Any) -> int:

@@ -65,6 +65,8 @@ class Overloaded(EmbershardError):
 
     retry_after_s: float | None = None
     """When a later try may succeed, in seconds, where that is known."""
+    reason: str = "memory"
+    """In a word, which bound it is, for whoever counts: calls | identity | bytes | queue | busy | disk | memory."""
 
 
 class DeadlineExceeded(EmbershardError, TimeoutError):

@@ -100,6 +100,12 @@ class Service:
         return self.addresses[0]
 
     @property
+    def metrics(self) -> dict[int, str]:
+        """Where each rank has its metrics, if it has any."""
+        found = re.findall(r"^rank (\d+) of \d+ \(\w+ engine\) has metrics on (\S+)$", self.output, re.MULTILINE)
+        return {int(rank): url for rank, url in found}
+
+    @property
     def output(self) -> str:
         return "".join(self.lines)
 

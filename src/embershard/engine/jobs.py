@@ -39,6 +39,8 @@ class Job:
     """Who brings it: callers take turns."""
     queued_s: float = 0.0
     """Since when it waits, in `time.monotonic()` seconds."""
+    begun_s: float = 0.0
+    """When it was begun, likewise."""
     done: Future[Any] = field(default_factory=Future)
     """Its result, or the EmbershardError that refuses it."""
 
@@ -55,6 +57,7 @@ class Job:
 
     def begin(self) -> bool:
         """Whether it is to be done, from which on it can't be cancelled."""
+        self.begun_s = time.monotonic()
         return not self.lapsed() and self.done.set_running_or_notify_cancel()
 
 
@@ -168,10 +171,20 @@ class JobQueue:
                 (self._entries if isinstance(job, EntryJob) else self._actions).put(job)
             self.changed.notify()
 
-    def put_own(self, job: ActionJob) -> None:
-        """Queues an action that no caller has asked for, whatever waits."""
+    def put_own(self, job: LookupJob | ActionJob) -> None:
+        """Queues what no caller has asked for, whatever waits.
+
+        Raises:
+            EmbershardError: the reason for which no more lookups are taken.
+        """
         with self.changed:
-            self._actions.add(job)
+            if isinstance(job, LookupJob):
+                if self._closed:
+                    raise self._closed
+                job.queued_s = time.monotonic()
+                self._lookups.add(job)
+            else:
+                self._actions.add(job)
             self.changed.notify()
 
     def _put_lookup(self, job: LookupJob) -> None:
@@ -200,6 +213,12 @@ class JobQueue:
         for job in left:
             job.refuse(reason)
         return first
+
+    @property
+    def waiting(self) -> dict[str, tuple[int, int]]:
+        """{lane: how many jobs wait, and the numbers that they touch}; from any thread."""
+        lanes = {"lookups": self._lookups, "early": self._early, "updates": self._entries, "actions": self._actions}
+        return {name: (len(lane), lane.numbers) for name, lane in lanes.items()}
 
     @property
     def has_entries(self) -> bool:

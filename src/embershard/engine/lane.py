@@ -50,6 +50,11 @@ class Lane:
     def __iter__(self) -> Iterator[Any]:
         return (job for caller in self._callers.values() for job in caller.jobs)
 
+    @property
+    def numbers(self) -> int:
+        """That all of them touch."""
+        return self._numbers
+
     def check(self, name: str) -> None:
         """Whether a caller may bring something, before anything is made of it; Overloaded if it surely mayn't."""
         mine = self._callers.get(name)
@@ -157,5 +162,5 @@ class Lane:
             f"limits.queued_numbers = {limits.queued_numbers:,}, limits.queue_ms = {limits.queue_ms:,}; try again in a "
             "moment"
         )
-        refusal.retry_after_s = limits.queue_ms / 1000
+        refusal.retry_after_s, refusal.reason = limits.queue_ms / 1000, "queue"
         return refusal

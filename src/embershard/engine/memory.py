@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SMALLER = "use fewer rows, a smaller dim, dtype float16 or int8, rowwise_adagrad or sgd, a factor, or more ranks"
 """What makes tables smaller."""
+_LIMIT, _USED, _STATISTICS = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current", "memory.stat"))
+"""Of this container."""
 
 
 def check_memory(groups: Sequence[Group], world: World, vocabulary_bytes: int) -> None:
@@ -46,6 +48,17 @@ def check_host_memory(needed: int, world: World, what: str, advice: str) -> None
     _check(needed, _host_memory() // world.local_size, world, what, advice)
 
 
+def memory_of_host() -> tuple[int, int]:
+    """Bytes that are used and that there are, on this host, or in this container if there are fewer; files that are
+    merely cached aside."""
+    host = psutil.virtual_memory()
+    used, there = int(host.total - host.available), int(host.total)
+    if _LIMIT.is_file() and (most := _LIMIT.read_text().strip()).isdecimal() and int(most) < there:
+        cached = [line.split()[1] for line in _STATISTICS.read_text().splitlines() if line.startswith("inactive_file ")]
+        used, there = int(_USED.read_text()) - sum(map(int, cached)), int(most)
+    return used, there
+
+
 def _check(needed: int, free: int, world: World, what: str, advice: str) -> None:
     least = min(world.gather(free))
     if needed > least:
@@ -59,7 +72,6 @@ def _gib(size: int) -> str:
 def _host_memory() -> int:
     """Bytes that are free on this host, or in this container if that is less."""
     free = int(psutil.virtual_memory().available)
-    limit, used = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))
-    if limit.is_file() and (most := limit.read_text().strip()).isdecimal():
-        free = min(free, int(most) - int(used.read_text()))
+    if _LIMIT.is_file() and (most := _LIMIT.read_text().strip()).isdecimal():
+        free = min(free, int(most) - int(_USED.read_text()))
     return free

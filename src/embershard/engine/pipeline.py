@@ -90,7 +90,7 @@ class Pipeline:
 
     def __init__(self, replica: Replica, queue: JobQueue, log: Log | None, config: Config) -> None:
         self._replica, self._world = replica, replica.engine.world
-        self._queue, self._log = queue, log
+        self._queue, self._log, self._meters = queue, log, replica.meters
         self._instant = config.durability.log == "none"
         self._pace = _Pace(config.limits.update_share)
         self._sighted: list[Read] = []
@@ -98,7 +98,7 @@ class Pipeline:
         self._batch: list[_Step] = []
         """What is being logged."""
         self._logging: Future[None] = Future()
-        self._ticks_of_batch = 0
+        self._ticks_of_batch, self._written_s = 0, 0.0
         self._logged: deque[_Step] = deque()
         """What is to be applied."""
         self.applied_s = 0.0
@@ -159,6 +159,7 @@ class Pipeline:
         self._ticks_of_batch += 1
         if logged:
             batch, self._batch = self._batch, []
+            self._meters.logged.observe(time.monotonic() - self._written_s)
             if logged == _LOGGED:
                 self._logged += batch
             else:
@@ -181,6 +182,10 @@ class Pipeline:
     def _collect(self, now_s: int) -> None:
         """Joint: makes a batch of what waits on all ranks, and has it logged."""
         jobs: list[EntryJob | None] = [*self._queue.take_entries()]
+        self._written_s = time.monotonic()
+        for job in jobs:
+            if job:
+                self._meters.queued.observe(self._written_s - job.queued_s)
         mine = [job.entry for job in jobs if job]
         if self._sighted:
             mine.append(sightings_entry(self._replica.collection, self._sighted))
@@ -235,11 +240,14 @@ class Pipeline:
 
     def _apply(self, step: _Step) -> None:
         """Joint: makes the next version."""
+        start = time.monotonic()
         try:
             outcome = self._replica.apply(step.entry, step.now_s, mine=step.rank == self._world.rank)
         except BaseException:
             self._logged.appendleft(step)  # `end` tells its caller
             raise
+        self._meters.applied.observe(time.monotonic() - start)
+        self._meters.entries[step.entry.kind.name.lower()] += 1
         if step.job and outcome.refusal:
             step.job.refuse(outcome.refusal)
         elif step.job:

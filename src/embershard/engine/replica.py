@@ -22,6 +22,7 @@ from embershard.engine.entries import Kind, entry_of
 from embershard.engine.freezing import freeze
 from embershard.engine.growth import grow
 from embershard.errors import InvalidInput, SequenceGap
+from embershard.meters import EngineMeters
 
 if TYPE_CHECKING:
     from embershard.engine.base import Engine
@@ -132,6 +133,8 @@ class Replica:
         """What was made ready for a growth."""
         self.staged: Staged | None = None
         """The publication that is made ready, or on its way."""
+        self.meters = EngineMeters()
+        """What the engine's thread counts."""
         self._load, self._fetch = load, fetch
         self.collection = Collection(engine.config, bounded=False)
         """What requests are checked against, from any thread; replaced when the tables are. Until calls are answered,

@@ -80,5 +80,5 @@ def _check_not_replaced(replica: Replica) -> None:
 
 def _soon(reason: str) -> Overloaded:
     refusal = Overloaded(reason)
-    refusal.retry_after_s = SOON_S
+    refusal.retry_after_s, refusal.reason = SOON_S, "busy"
     return refusal

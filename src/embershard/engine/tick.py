@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from embershard.engine.jobs import ActionJob, Job, JobQueue, Load
+from embershard.engine.jobs import ActionJob, Job, JobQueue, Load, LookupJob
 from embershard.engine.lookups import Lookups, work_of
 from embershard.engine.pipeline import Brought, Log, Pipeline
 from embershard.engine.work import Agreement, Work
@@ -85,8 +85,7 @@ class Ticker:
         self._replica, self._world = replica, replica.engine.world
         self._actions, self._chore, self._farewell = actions, chore, farewell
         self._asked_to_leave, self._lost = asked_to_leave, lost
-        self._agreement = Agreement(replica.engine, list(actions))
-        self._now_s = 0
+        self._agreement, self._now_s = Agreement(replica.engine, list(actions)), 0
         self._alone = alone = self._world.size == 1
         self._heartbeat_s = float("inf") if alone else HEARTBEAT_S
         config = replica.engine.config
@@ -107,6 +106,11 @@ class Ticker:
     def version(self) -> int:
         """What lookups read now."""
         return self._replica.served
+
+    @property
+    def waiting(self) -> dict[str, tuple[int, int]]:
+        """As `JobQueue.waiting`."""
+        return self._queue.waiting
 
     @property
     def applied_s(self) -> float:
@@ -160,9 +164,8 @@ class Ticker:
             self._queue.nudge()
         return answer
 
-    def ask(self, action: str) -> Future[Any]:
-        """Queues an action of this rank's own, for which there is always room: whoever ends for lack of it ends all."""
-        job = ActionJob(action=action)
+    def ask(self, job: LookupJob | ActionJob) -> Future[Any]:
+        """Queues what this rank itself wants, for which there is always room: whoever ends for lack of it ends all."""
         self._queue.put_own(job)
         return job.done
 
@@ -227,7 +230,7 @@ class Ticker:
 
     def _tick(self, load: Load) -> bool:
         """One joint tick; False once all ranks have left."""
-        with self._rows:
+        with self._rows, self._replica.meters.ticks.timed():
             try:
                 return self._joint(load)
             except BaseException:

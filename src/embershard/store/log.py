@@ -18,8 +18,10 @@ import queue
 import re
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ import xxhash
 
 from embershard.engine.pipeline import Record
 from embershard.errors import Overloaded, Unavailable
+from embershard.meters import LogMeters
 from embershard.store.files import sync_folder
 
 logger = logging.getLogger(__name__)
@@ -95,6 +98,7 @@ class UpdateLog:
     def __init__(self, folder: Path, *, mode: str, about: Callable[[], dict[str, Any]], last: int) -> None:
         """`about` describes the tables with which a new file begins; `last` is the version that there is already."""
         self._folder, self._mode, self._about, self._last = folder, mode, about, last
+        self.meters = LogMeters()
         self._database: sqlite3.Connection | None = None
         self._path = self._name_next()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -132,6 +136,15 @@ class UpdateLog:
         """Deletes what no snapshot from this version on needs."""
         self._work.put(lambda: self._trim(version))
 
+    def size(self) -> int:
+        """Bytes of its files; from any thread."""
+        found = 0
+        for segment in segments(self._folder):
+            with suppress(FileNotFoundError):  # it was just deleted
+                found += segment.stat().st_size
+                found += segment.with_name(segment.name + "-wal").stat().st_size
+        return found
+
     def close(self) -> None:
         """Ends once everything is written."""
         self._work.put(None)
@@ -143,6 +156,7 @@ class UpdateLog:
         self._close()
 
     def _append(self, records: Sequence[Record]) -> None:
+        start = time.monotonic()
         rows = [(r.version, r.kind, r.now_s, r.request, checksum(r)) for r in records]
         try:
             database = self._open()
@@ -151,14 +165,17 @@ class UpdateLog:
             database.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             self._close()
+            self.meters.failures += 1
             logger.error("updates are refused, as the update log %s can't be written: %s", self._path, error)
             told = f"the update log can't be written ({error}), so that updates are refused until it can; lookups go on"
             if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
                 full = Overloaded(f"the disk is full: {told}")
-                full.retry_after_s = FULL_S
+                full.retry_after_s, full.reason = FULL_S, "disk"
                 raise full from error
             raise Unavailable(f"{told}; this update may be there after a crash: send it again") from error
         self._last = records[-1].version
+        self.meters.appends.observe(time.monotonic() - start)
+        self.meters.bytes += sum(len(record.request) for record in records)
 
     def _open(self) -> sqlite3.Connection:
         """The present file, opened anew after a failure: what of that one's batch may be there goes."""

@@ -62,7 +62,7 @@ class Staging:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
                     raise
                 full = Overloaded(f"the disk is full: {told}")
-                full.retry_after_s = FULL_S
+                full.retry_after_s, full.reason = FULL_S, "disk"
                 raise full from error
 
     def drop_damaged(self, publication: Publication, logged: Set[str]) -> None:
@@ -130,7 +130,7 @@ class Staging:
                     f"{len(others):,} publishers stage something at once, which is the most: "
                     f"{', '.join(sorted(others))}; try again once they have published"
                 )
-                refusal.retry_after_s = FULL_S
+                refusal.retry_after_s, refusal.reason = FULL_S, "busy"
                 raise refusal
             folder.mkdir(parents=True, exist_ok=True)
             for parent in (folder.parent, self._folder, self._folder.parent):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 DESCRIPTION = """\
 Trains a model, and the tables of a collection with it, as a job file says; or goes on from the last checkpoint.
-What a job file may say, docs/training.md tells; paths in it are relative to it. It is trusted as a program is: where its model
-is package.module:Class, that code of yours is imported and run.
+What a job file may say, docs/training.md tells; paths in it are relative to it. It is trusted as a program is: where
+its model is package.module:Class, that code of yours is imported and run.
 
 Under torchrun the tables are cut row-wise over the ranks:
   torchrun --nproc-per-node 4 -m embershard.train JOB.toml

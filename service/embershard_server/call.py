@@ -1,0 +1,110 @@
+"""One call, from when it is let in until gRPC is done with it: its time, what it holds, and why it is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from embershard.errors import DeadlineExceeded, EmbershardError
+from embershard_server.access import name_in_certificate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from embershard_server.access import Caller
+    from embershard_server.gate import Gate
+    from embershard_server.status import Context
+    from embershard_server.watch import Watch
+
+COPIES = 3
+"""A request is there so often while it is worked on: as it came, parsed, and as it is logged."""
+ANSWER_COPIES = 2
+"""An answer: as it was made, and as gRPC sends it."""
+
+
+class Call:
+    """What the front end knows of it."""
+
+    def __init__(self, gate: Gate, peer: str, caller: Caller | None, context: Context, *, single: bool) -> None:
+        self.peer, self.caller, self.single, self._gate, self._held = peer, caller, single, gate, 0
+        self._context = context
+        remaining_s = context.time_remaining()
+        self.deadline = time.monotonic() + (gate.wait_s if remaining_s is None else remaining_s)
+        """In `time.monotonic()` seconds; of a stream without one, that of its present message."""
+        self._wait_s: float | None = gate.wait_s if remaining_s is None else None
+        self._receiver: asyncio.Task[Any] | None = None
+        self._reason: EmbershardError | None = None
+        self.waits_since = 0.0
+        """Since when it waits for a message."""
+        self.watch: Watch
+        """What is noted of it, from when it is let in."""
+
+    @property
+    def identity(self) -> str:
+        """Who makes it: the name of a token, or what is in the client's certificate, or where it comes from."""
+        return self.caller.name if self.caller else name_in_certificate(self._context) or self.peer
+
+    @property
+    def receiving(self) -> bool:
+        """Whether it waits for a message."""
+        return self._receiver is not None
+
+    async def receive(self, requests: AsyncIterator[bytes]) -> bytes | None:
+        """The next message, or None after the last.
+
+        Raises:
+            EmbershardError: the reason for which the call is ended.
+        """
+        self._check()
+        self._receiver, self.waits_since = asyncio.current_task(), time.monotonic()
+        try:
+            request: bytes | None = await anext(requests, None)
+        except asyncio.CancelledError:
+            self._check()
+            raise  # the caller has gone
+        finally:
+            self._receiver = None
+        if request is None:
+            return None
+        if self._wait_s is not None:
+            self.deadline = time.monotonic() + self._wait_s
+        elif self.deadline <= time.monotonic():
+            raise DeadlineExceeded("the deadline passed before the request was read; nothing was done")
+        self._gate.took(self.peer, len(request))
+        self.hold(COPIES * len(request))
+        return request
+
+    def _check(self) -> None:
+        if self._reason:
+            raise self._reason from None
+
+    def hold(self, size: int) -> None:
+        """Has so many more bytes.
+
+        Raises:
+            Overloaded: there is no room for them.
+        """
+        self._gate.hold(self.peer, size)
+        self._held += size
+
+    def spend(self, ids: int) -> None:
+        """Asks for so many ids; Overloaded if its caller has had too many of late."""
+        if self.caller:
+            self.caller.allowance.spend(ids)
+
+    def sends(self) -> None:
+        """Its answer is on its way."""
+        self._gate.sending[self] = time.monotonic()
+
+    def sent(self) -> None:
+        """Holds nothing any more: its answer was taken, or nobody wants it."""
+        self._gate.sending.pop(self, None)
+        self._gate.let_go(self.peer, self._held)
+        self._held = 0
+
+    def end(self, reason: EmbershardError) -> None:
+        """Ends it now if it waits for a message, or else after the one it is at."""
+        self._reason = self._reason or reason
+        if self._receiver:
+            self._receiver.cancel()

@@ -1,0 +1,33 @@
+"""Whether calls are traced, which OpenTelemetry's own environment variables say."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from embershard.errors import InstallError
+
+if TYPE_CHECKING:
+    from embershard_server.spans import Tracing
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""Variables that have calls traced."""
+
+
+def tracing(rank: int) -> Tracing | None:
+    """What traces this rank's calls, if they are to be.
+
+    Raises:
+        InstallError: they are, and a package is missing.
+    """
+    asked = [name for name in ENDPOINTS if os.environ.get(name)]
+    if not asked or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    try:
+        from embershard_server.spans import Tracing
+    except ImportError as error:
+        raise InstallError(
+            f"{asked[0]} asks for traces, and {error.name} isn't installed: pip install 'embershard[tracing]', or "
+            "unset it"
+        ) from error
+    return Tracing(rank)
