@@ -104,7 +104,7 @@ format: $(DEV) ## format the code
 generate: $(DEV) ## write the code of the proto, the generated parts of docs/, and the chart's copies of deploy/
 	$(BIN)/python tools/generate.py
 	$(BIN)/python tools/document.py
-	cp deploy/prometheus/alerts.yml deploy/helm/embershard/files/
+	mkdir -p deploy/helm/embershard/files && cp deploy/prometheus/alerts.yml deploy/helm/embershard/files/
 
 proto-release: $(DEV) ## make today's proto the one that later changes must not break
 	cd proto && ../$(BIN)/buf build -o baseline.binpb

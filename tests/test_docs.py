@@ -33,25 +33,6 @@ from embershard.store.manifest import open_snapshot
 from embershard.train.job import load_job
 
 README, DOCS = ROOT / "README.md", ROOT / "docs"
-NOT_YET = {
-    "embershard credentials secrets/ --host localhost",
-    "embershard lookup --target localhost:50051 --ca secrets/ca.pem --token-file secrets/read.token "
-    "--ids user_id=1,2,3",
-    "from pathlib import Path",
-    "from embershard import Client, Security",
-    "embershard serve --config shop.toml --data-dir shop-state/ --metrics-listen 127.0.0.1:9464",
-    "curl http://127.0.0.1:9464/readyz",
-    "openssl x509 -noout -enddate -in secrets/server.pem",
-    "cp new/server.key secrets/server.key.new",
-    "openssl s_client -connect localhost:50051 -CAfile secrets/ca.pem -alpn h2 -brief </dev/null",
-    "embershard lookup --target localhost:50051 --ca secrets/ca.pem --token-file secrets/read.token --ids user_id=1",
-    "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1     # else ranks don't find each other again after a restart",
-}
-"""First lines of blocks that need what is being built at the same time."""
-FILES_NOT_YET = {"deploy/SECURITY.md", "tests/interop/lookup.js"}
-EXTRAS_NOT_YET = {"tracing"}
-TARGETS_NOT_YET = {"quickstart"}
-COMMANDS_NOT_YET = {"credentials"}
 SERVED = {"migration.md": "films.toml"}
 """Which collection a page's service has; of the others it is the README's."""
 
@@ -115,8 +96,7 @@ def test_a_reader_can_do_what_a_page_says(
     names = train_as_told(folder) if page.name == "training.md" else {}
     reader = Reader(folder, service, lambda: served("secured"), **names)
     for block in blocks(page):
-        if block.first not in NOT_YET:
-            reader.read(block)
+        reader.read(block)
 
 
 def train_as_told(folder: Path) -> dict[str, Any]:
@@ -126,11 +106,6 @@ def train_as_told(folder: Path) -> dict[str, Any]:
     job = local(load_config(folder / "shop.toml"))
     snapshot = open_snapshot(Path(job.save(str(folder / "runs/nightly"), 1)))
     return {"Publisher": Publisher, "Touched": Touched, "engine": job.engine, "snapshot": snapshot}
-
-
-def test_what_is_not_run_yet_is_there() -> None:
-    assert {block.first for page in PAGES for block in blocks(page)} >= NOT_YET
-    assert not [name for name in FILES_NOT_YET if (ROOT / name).exists()], "leave it out of FILES_NOT_YET"
 
 
 def test_python_examples_run_on_two_ranks_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,8 +154,6 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in links(page):
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
-        if str(file.relative_to(ROOT)) in FILES_NOT_YET:
-            continue
         assert file.exists(), f"{page.name}: {target}"
         assert not anchor or anchor in anchors(file), f"{page.name}: {target}"
 
@@ -211,7 +184,7 @@ def test_every_command_and_every_flag_of_the_server_is_told() -> None:
     text = "".join(page.read_text() for page in PAGES)
     assert {name for name in (*OWN, *commands()) if f"embershard {name}" not in text} == set()
     named = {name for page in PAGES for name in re.findall(r"`embershard ([a-z]+)", prose(page))}
-    assert named - COMMANDS_NOT_YET <= {*OWN, *commands()}
+    assert named <= {*OWN, *commands()}
     assert {flag for flag in flags(server_parser("embershard serve")) if f"`{flag}" not in text} == set()
 
 
@@ -222,7 +195,7 @@ def flags(parser: ArgumentParser) -> set[str]:
 def test_make_knows_every_target_that_pages_name() -> None:
     named = {target for page in PAGES for target in re.findall(r"`make ([a-z-]+)[^`]*`", prose(page))}
     assert named >= {"check", "demo", "bench"}
-    for target in sorted(named - TARGETS_NOT_YET):
+    for target in sorted(named):
         dry_run(f"make {target}")
 
 
@@ -234,7 +207,7 @@ def test_extras_that_pages_install_are_there() -> None:
         for listed in re.findall(r"'(?:\.|embershard)\[([a-z,]+)\]'", page.read_text())
         for extra in listed.split(",")
     }
-    assert named - EXTRAS_NOT_YET <= extras.keys()
+    assert named <= extras.keys()
 
 
 def test_generated_parts_are_current() -> None:

@@ -55,7 +55,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "--log-level",
         choices=LOG_LEVELS,
         **_or_environment("LOG_LEVEL", "info"),
-        help="(EMBERSHARD_LOG_LEVEL, default %(default)s)",
+        help="the least that is logged (EMBERSHARD_LOG_LEVEL, default %(default)s)",
     )
     add(
         "--log-format",
