@@ -113,3 +113,13 @@ def test_credentials_for_trials_serve_and_are_not_overwritten(tmp_path: Path) ->
         assert "needs a token of role 'admin'" in refused(*asked, folder / "update.token")
         named = ["describe", "--target", service.target, *client, "--server-name", "embeddings.example", "--token-file"]
         assert told(*named, folder / "read.token")["name"] == "c"
+
+
+def test_who_has_no_token_is_called_by_the_certificate_in_logs(tmp_path: Path) -> None:
+    told("credentials", tmp_path)
+    server = ["--tls-cert", tmp_path / "server.pem", "--tls-key", tmp_path / "server.key"]
+    with Service(CONFIG, tmp_path / "state", flags=[*server, "--tls-client-ca", tmp_path / "ca.pem"]) as service:
+        own = {"certificate": tmp_path / "client.pem", "key": tmp_path / "client.key"}
+        with Client(service.target, security=Security(ca=tmp_path / "ca.pem", **own)) as client:
+            client.list_versions()  # without tokens, a certificate is enough
+        service.wait_said("embershard trial client calls ListVersions")
