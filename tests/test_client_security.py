@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
 import stat
 from pathlib import Path
@@ -9,9 +10,12 @@ from typing import Any
 
 import pytest
 from support.command import refused, shown, told
+from support.jobs import DLRM, collection, run_job, write_job
 from support.service import Service
 
 from embershard import AsyncClient, Client, InvalidInput, Security
+from embershard.engine.world import SoloWorld
+from embershard.errors import TrainingError
 
 TOKEN = "Tr0ub4dor-and-three-correct-horses"
 CONFIG = 'collection = { name = "c" }\ntables = [{ name = "user", rows = 10, dim = 4, features = ["user_id"] }]\n'
@@ -113,3 +117,36 @@ def test_credentials_for_trials_serve_and_are_not_overwritten(tmp_path: Path) ->
         assert "needs a token of role 'admin'" in refused(*asked, folder / "update.token")
         named = ["describe", "--target", service.target, *client, "--server-name", "embeddings.example", "--token-file"]
         assert told(*named, folder / "read.token")["name"] == "c"
+
+
+def test_who_has_no_token_is_called_by_the_certificate_in_logs(tmp_path: Path) -> None:
+    told("credentials", tmp_path)
+    server = ["--tls-cert", tmp_path / "server.pem", "--tls-key", tmp_path / "server.key"]
+    with Service(CONFIG, tmp_path / "state", flags=[*server, "--tls-client-ca", tmp_path / "ca.pem"]) as service:
+        own = {"certificate": tmp_path / "client.pem", "key": tmp_path / "client.key"}
+        with Client(service.target, security=Security(ca=tmp_path / "ca.pem", **own)) as client:
+            client.list_versions()  # without tokens, a certificate is enough
+        service.wait_said("embershard trial client calls ListVersions")
+
+
+def test_a_job_publishes_with_the_token_of_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tokens.toml").write_text(f'[[tokens]]\nname = "job"\nrole = "admin"\ntoken = "{TOKEN}"\n')
+    with Service(collection(), tmp_path / "state", flags=["--tokens", tmp_path / "tokens.toml"]) as service:
+        publish = f'[publish]\ntarget = "{service.target}"\n'
+        path = write_job(tmp_path, DLRM, tables=collection(), epochs=1, more=publish)
+        with pytest.raises(TrainingError, match="the call has no token"):
+            run_job(path, tmp_path / "refused", SoloWorld())
+        monkeypatch.setenv("EMBERSHARD_TOKEN", TOKEN)
+        run_job(path, tmp_path / "run", SoloWorld())
+        with Client(service.target) as client:
+            assert client.describe().published.publisher.startswith("run-run-")
+        service.wait_said("job calls Publish")
+    told = [file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()]
+    assert told
+    assert not any(TOKEN.encode() in data for data in told)
+
+
+def test_credentials_need_a_package_and_say_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    assert "needs cryptography: pip install 'embershard[server]'" in refused("credentials", tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -126,3 +126,19 @@ def test_a_broken_renewal_leaves_what_was_there_and_is_told_once(secured: Secure
         path.write_bytes(right)
     assert serial_number(secured) == serial
     assert secured.service.said("files of TLS have changed and can't be used") == said + 1
+
+
+def test_a_renewed_authority_of_clients_holds_for_new_connections(secured: Secured) -> None:
+    path, kept = secured.folder / "ca.pem", secured.folder / "kept.pem"
+    right = path.read_bytes()
+    kept.write_bytes(right)
+    path.write_bytes((secured.folder / "other.pem").read_bytes())
+    try:
+        foreign = secured.security(ca=kept, **secured.of_client("foreign"))
+        with Client(secured.address, security=foreign) as client:
+            assert client.describe().name == "secured"
+        assert "wants another certificate of the client" in str(refusal(secured, secured.security(ca=kept)))
+    finally:
+        path.write_bytes(right)
+    with Client(secured.address, security=secured.security()) as client:
+        assert client.describe().name == "secured"

@@ -1,4 +1,4 @@
-"""The gate of a front end: how many calls there are at once, and what memory they hold, so that both are bounded.
+"""The gate of a front end: who is let in, how many calls there are at once, and what memory they hold, both bounded.
 
 Nothing is read of a call that is refused. No connection may have more than what is left for all others: however many
 greedy ones there are, there is room for one more.

@@ -40,7 +40,8 @@ def parser(name: str) -> ArgumentParser:
     made.add_argument(
         "--publish",
         metavar="HOST:PORT",
-        help="a service that is to serve what is learned; the job's [publish] otherwise",
+        help="a service that is to serve what is learned; the job's [publish] otherwise. Its authority and token come "
+        "by EMBERSHARD_CA and EMBERSHARD_TOKEN_FILE, as for any client",
     )
     made.add_argument(
         "--publish-every",
