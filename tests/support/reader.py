@@ -125,7 +125,11 @@ class Reader:
             (r"curl( --fail)? \S+", fetch),
             (r"openssl (x509|s_client) .*", show_certificate),
             (r"(buf|cp|df|du|ls|mkdir|mv|printf|sed) .*", bash),
-            (r"(docker (build|run|compose)|helm (install|lint|template|test|upgrade)|kubectl) .*", files_are_there),
+            (
+                r"(EMBERSHARD_\w+=\S+ )*"
+                r"(docker (build|run|compose)|helm (install|test|upgrade)|kubectl (create|delete)) .*",
+                files_are_there,
+            ),
             (r"source \.venv/bin/activate|export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", lambda _: None),
             (r"pip install( --upgrade)? '(\.|embershard)\[cpu\]'", lambda _: None),
             (r"sudo systemctl (start|stop|restart) embershard", lambda _: None),
