@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
+import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +14,8 @@ from typing import Any
 
 import grpc
 import pytest
-from support.metrics import Scrape
+import yaml
+from support.metrics import Scrape, told
 from support.raw import Raw, float32, int32, int64, lookup, update
 from support.service import Service
 
@@ -175,7 +180,7 @@ def test_each_rank_counts_its_own_calls_and_tells_which_it_is(service: Service, 
     with Client(service.addresses[service.size - 1]) as client:
         client.lookup({"user_id": [5]})
     last = service.size - 1
-    assert more("ids_total", "feature", rank=last) == {("user_id",): 1}
+    assert more("ids_total", "rpc", "feature", rank=last) == {("Lookup", "user_id"): 1}
     if last:
         assert more("calls_total", "rpc") == {}
     for rank, url in service.metrics.items():
@@ -201,11 +206,53 @@ def test_vocabularies_and_snapshots_are_told(raw: Raw, service: Service, more: A
 
 
 def test_calls_that_are_refused_are_counted_by_the_bound(service: Service, more: Any) -> None:
+    path, ended = "/embershard.v1.EmbeddingService/LookupStream", threading.Event()
+
+    def asking() -> Iterator[bytes]:
+        yield lookup().SerializeToString()
+        ended.wait(30)
+
     with ExitStack() as stack:
+        stack.callback(ended.set)
+
+        def ask(channel: grpc.Channel) -> None:
+            call = channel.stream_stream(path)(asking())
+            stack.callback(call.cancel)
+            next(call)
+
         for streams in (CALLS // 2, CALLS // 4):  # as many as one connection may have, and another one then
             channel = stack.enter_context(grpc.insecure_channel(service.target))
-            lookups = channel.stream_stream("/embershard.v1.EmbeddingService/LookupStream")
             for _ in range(streams):
-                sending = iter(lambda: stop.wait(), None)  # noqa: F821
-                stack.callback(lookups(sending).cancel)
-        raise AssertionError
+                ask(channel)
+        assert refused(lambda: ask(channel)) == grpc.StatusCode.RESOURCE_EXHAUSTED
+        now = Scrape(service.metrics[0])
+        assert now.value("calls_in_flight") == CALLS // 2 + CALLS // 4
+        assert now.value("calls_limit") == CALLS
+        assert more("refused_calls_total", "reason") == {("calls",): 1}
+        assert more("calls_total", "rpc", "code") == {("LookupStream", "RESOURCE_EXHAUSTED"): 1}
+
+
+@needs_promtool
+def test_promtool_finds_nothing_wrong_with_the_metrics(service: Service) -> None:
+    for url in service.metrics.values():
+        scrape = told(f"{url}/metrics").text
+        checked = subprocess.run(["promtool", "check", "metrics"], input=scrape, capture_output=True, text=True)
+        assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_metrics_come_in_the_format_that_is_asked_for(service: Service) -> None:
+    answer = told(f"{service.metrics[0]}/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert answer.kind.startswith("application/openmetrics-text; version=1.0.0")
+    assert answer.text.endswith("# EOF\n")
+
+
+def test_dashboards_and_rules_name_metrics_that_there_are(service: Service) -> None:
+    dashboard = json.loads((DEPLOY / "grafana" / "embershard.json").read_text())
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    asked += [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    named = {name for query in asked for name in re.findall(r"\b(?:embershard|process)_\w+", query)}
+    of_a_gpu = {"embershard_device_memory_used_bytes", "embershard_device_memory_limit_bytes"}
+    there = set().union(*(Scrape(url).names for url in service.metrics.values()))
+    assert len(named) > 50
+    assert named - of_a_gpu <= there
