@@ -206,6 +206,7 @@ def test_vocabularies_and_snapshots_are_told(raw: Raw, service: Service, more: A
 
 
 def test_calls_that_are_refused_are_counted_by_the_bound(service: Service, more: Any) -> None:
+    own = [("grpc.use_local_subchannel_pool", 1)]  # or both would share one connection
     path, ended = "/embershard.v1.EmbeddingService/LookupStream", threading.Event()
 
     def asking() -> Iterator[bytes]:
@@ -213,15 +214,15 @@ def test_calls_that_are_refused_are_counted_by_the_bound(service: Service, more:
         ended.wait(30)
 
     with ExitStack() as stack:
-        stack.callback(ended.set)
 
         def ask(channel: grpc.Channel) -> None:
             call = channel.stream_stream(path)(asking())
             stack.callback(call.cancel)
+            stack.callback(ended.set)
             next(call)
 
         for streams in (CALLS // 2, CALLS // 4):  # as many as one connection may have, and another one then
-            channel = stack.enter_context(grpc.insecure_channel(service.target))
+            channel = stack.enter_context(grpc.insecure_channel(service.target, options=own))
             for _ in range(streams):
                 ask(channel)
         assert refused(lambda: ask(channel)) == grpc.StatusCode.RESOURCE_EXHAUSTED

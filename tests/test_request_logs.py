@@ -131,7 +131,7 @@ def test_a_refusal_is_logged_for_whoever_looks_for_it_alone(lines: tuple[str, li
     assert "refuses ends with INVALID_ARGUMENT: as the test says" in logged[0]
 
 
-@pytest.mark.parametrize("bad", ["", "x" * 129, "tab\there"])
+@pytest.mark.parametrize("bad", ["", "x" * 129])
 def test_ids_that_no_log_should_have_are_replaced(bad: str) -> None:
     (error,) = failed(("refuses", bad))
     assert told_id(error) != bad

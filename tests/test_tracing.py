@@ -135,10 +135,8 @@ def test_the_variables_of_opentelemetry_say_which_calls_are_sampled(tmp_path: Pa
     roots = [(resource, span) for resource, span in collector.spans if span.kind == Span.SPAN_KIND_SERVER]
     assert len({span.trace_id for _, span in roots}) == 5
     assert not any(span.parent_span_id for _, span in roots)
-    names = {
-        one.value.string_value for resource, _ in roots for one in resource.attributes if one.key == "service.name"
-    }
-    assert names == {"embeddings"}
+    about = [one for resource, _ in roots for one in resource.attributes if one.key == "service.name"]
+    assert {one.value.string_value for one in about} == {"embeddings"}
 
 
 def test_traces_that_are_asked_for_without_their_packages_are_refused() -> None:
