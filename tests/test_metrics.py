@@ -193,6 +193,8 @@ def test_vocabularies_and_snapshots_are_told(raw: Raw, service: Service, more: A
     for _ in range(3):
         raw.call("Update", update(word, gradients=float32(1, 1, 1, 1)))
     made = pb.SnapshotResponse.FromString(raw.call("Snapshot", pb.SnapshotRequest()))
+    while Scrape(service.metrics[0]).value("snapshot_version") != made.version:
+        pass  # its caller may hear of it a moment before
     assert more("vocabulary_admitted_total", "table") == {("query",): 1}
     assert more("vocabulary_ids", "table") == {("query",): 1}
     now = Scrape(service.metrics[0])
