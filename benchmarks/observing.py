@@ -16,7 +16,6 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from concurrent import futures
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
@@ -26,8 +25,7 @@ from typing import Any, Final
 import grpc
 import numpy as np
 from callers import OK, ROWS, Order, run
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as otlp
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as otlp_rpc
+from collector import Collector, collecting
 from serving import Server, measured_on, served
 from tqdm import tqdm
 
@@ -49,31 +47,6 @@ LARGE: Final = 4_096
 """Lookups of so many ids are sent by gRPC, and smaller ones by what costs the machine less."""
 SCRAPE_S: Final = 1.0
 PLAIN, WATCHED, BASE = "plain", "watched", "base"
-
-
-class Collector(otlp_rpc.TraceServiceServicer):
-    """Takes spans, and counts them."""
-
-    def __init__(self) -> None:
-        self.spans = 0
-
-    def Export(self, request: otlp.ExportTraceServiceRequest, context: grpc.ServicerContext) -> Any:  # noqa: ARG002
-        """Some spans."""
-        self.spans += sum(len(of_scope.spans) for of_it in request.resource_spans for of_scope in of_it.scope_spans)
-        return otlp.ExportTraceServiceResponse()
-
-
-@contextmanager
-def collecting(collector: Collector) -> Iterator[str]:
-    """Its address, while it takes spans."""
-    server = grpc.server(futures.ThreadPoolExecutor(1))
-    otlp_rpc.add_TraceServiceServicer_to_server(collector, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.stop(None).wait()
 
 
 @contextmanager
@@ -199,7 +172,7 @@ def main() -> None:
     result = {
         "config": {"rounds": told.rounds, "seconds": told.seconds, "scrape_s": SCRAPE_S},
         "measured_on": measured_on(),
-        "spans": collector.spans,
+        "spans": len(collector.spans),
         "cases": cases,
     }
     print(show(result))

@@ -19,13 +19,18 @@ def set_up(*, level: str, form: str, rank: int) -> None:
     # The libraries below log pages at level info; the level asked for is that of our own loggers.
     logging.basicConfig(level="WARNING")
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(_Json(rank) if form == "json" else _Text(rank))
+        handler.setFormatter(formatter(form, rank=rank))
     for name in ("embershard", "embershard_server"):
         logging.getLogger(name).setLevel(level.upper())
     if form == "json":
         sys.excepthook = lambda kind, error, trace: logging.getLogger("embershard_server").critical(
             "uncaught", exc_info=(kind, error, trace)
         )
+
+
+def formatter(form: str, *, rank: int) -> logging.Formatter:
+    """Writes events in one of the formats."""
+    return _Json(rank) if form == "json" else _Text(rank)
 
 
 class _Text(logging.Formatter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -137,22 +138,21 @@ class Servicers:
         options = {"as_stored": request.dtype == pb.D_TYPE_INT8, "with_counts": request.with_counts}
         read = await self._prepared(ids, lambda: collection.read(batches, **options), call)
         call.hold(ANSWER_COPIES * self._checked_size(read, request))
-        call.watch.lap("prepare")
-        examined = not request.pinned_version and self._meters.examines()
-        answer = await self._answer(read, request, call, with_counts=examined)
-        call.watch.lap("gather")
-        call.watch.looked_up(read, answer.counts if examined else None)
-        message = encoded(read, answer, request)
-        call.watch.lap("encode")
-        return message
+        prepared_s, examined = time.monotonic(), not request.pinned_version and self._meters.examines()
+        answer, begun_s = await self._answer(read, request, call, with_counts=examined)
+        call.watch.looked_up(read, answer.counts if examined else None, prepared_s, begun_s)
+        return encoded(read, answer, request)
 
-    async def _answer(self, read: Read, request: pb.LookupRequest, call: Call, *, with_counts: bool) -> Answer:
-        """Looks up at once if that can be, and else in a tick."""
+    async def _answer(
+        self, read: Read, request: pb.LookupRequest, call: Call, *, with_counts: bool
+    ) -> tuple[Answer, float]:
+        """Looks up at once if that can be, and else in a tick; also tells when that began it, in `time.monotonic()`
+        seconds, or 0."""
         min_version, with_counts = request.min_version, with_counts or request.with_provenance or request.with_counts
         if not request.pinned_version and self._gate.calls <= FEW and read.numbers <= LITTLE:
             at_once = self._ticker.answer(read, min_version=min_version, with_counts=with_counts)
             if at_once is not None:
-                return at_once
+                return at_once, 0.0
         job = LookupJob(
             read=read,
             numbers=read.numbers,
@@ -161,8 +161,7 @@ class Servicers:
             pinned=request.pinned_version,
         )
         answer: Answer = await self._do(job, call)
-        call.watch.lap("queue", until=job.begun_s)
-        return answer
+        return answer, job.begun_s
 
     async def update(self, request: pb.UpdateRequest, call: Call) -> pb.UpdateResponse:
         """Gradients or values for ids."""

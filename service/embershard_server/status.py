@@ -38,6 +38,7 @@ async def abort(context: Context, error: Exception, watch: Watch, prefix: str = 
         code, details = grpc.StatusCode.INTERNAL, DEFECT.format(watch.request_id)
     watch.code, details = code.name, prefix + details
     metadata: tuple[tuple[str, str], ...] = ((REQUEST_ID, watch.request_id),)
+    watch.end()  # before its caller hears of it
     if isinstance(error, Overloaded):
         watch.refused(error.reason)
         if error.retry_after_s is not None:

@@ -37,15 +37,16 @@ class Watch:
     """One call; on the event loop's thread."""
 
     __slots__ = (
-        "_come_s",
+        "_begun_s",
         "_context",
-        "_lap_s",
         "_meters",
         "_request_id",
         "_rpc",
         "_single",
         "_trace",
         "code",
+        "come_s",
+        "gathered_s",
         "identity",
         "name",
     )
@@ -61,7 +62,7 @@ class Watch:
         """Who calls, by name; "": nobody in particular."""
         self._request_id = ""
         self._trace = traced.get()
-        self._lap_s = time.monotonic()
+        self._begun_s, self.gathered_s = time.monotonic(), 0.0
         current.set(self)
 
     @property
@@ -76,31 +77,37 @@ class Watch:
 
     def received(self, size: int) -> None:
         """A message of so many bytes has come."""
-        now = time.monotonic()
-        if self._single:
-            self._rpc.waits.observe(now - self._lap_s)
+        self.come_s = time.monotonic()
         self._rpc.received += size
-        self._lap_s = self._come_s = now
+        if self._single:
+            self._rpc.waits.observe(self.come_s - self._begun_s)
 
-    def lap(self, stage: str, until: float = 0.0) -> None:
-        """A stage of a lookup is over, now or at another moment, in `time.monotonic()` seconds."""
-        end = until or time.monotonic()
-        self._meters.stages[stage].observe(end - self._lap_s)
-        if self._trace:
-            self._trace.note(stage, self._lap_s, end)
-        self._lap_s = end
-
-    def looked_up(self, read: Read, counts: Sequence[IdCounts] | None) -> None:
-        """A lookup has its answer; `counts` are those of one that was examined."""
+    def looked_up(self, read: Read, counts: Sequence[IdCounts] | None, prepared_s: float, begun_s: float) -> None:
+        """A lookup has its vectors. It was prepared, and begun in a tick unless that is 0, then, in `time.monotonic()`
+        seconds; `counts` are those of one that is examined."""
+        self.gathered_s = now = time.monotonic()
+        stages = self._meters.stages
+        stages["prepare"].observe(prepared_s - self.come_s)
+        stages["gather"].observe(now - (begun_s or prepared_s))
+        if begun_s:
+            stages["queue"].observe(begun_s - prepared_s)
         ids = self._rpc.ids
         for part in read.parts:
             ids[part.batch.feature] += len(part.batch.ids)
             self._rpc.rows += part.outputs
         if counts:
-            for part, known in zip(read.parts, counts, strict=True):
-                of_feature = self._meters.examined.setdefault(part.batch.feature, [0] * _KINDS)
-                for provenance, count in enumerate(np.bincount(known.provenance_N, minlength=len(of_feature)).tolist()):
-                    of_feature[provenance] += count
+            self._examined(read, counts)
+        if self._trace:
+            self._trace.note("prepare", self.come_s, prepared_s)
+            if begun_s:
+                self._trace.note("queue", prepared_s, begun_s)
+            self._trace.note("gather", begun_s or prepared_s, now)
+
+    def _examined(self, read: Read, counts: Sequence[IdCounts]) -> None:
+        for part, known in zip(read.parts, counts, strict=True):
+            of_feature = self._meters.examined.setdefault(part.batch.feature, [0] * _KINDS)
+            for provenance, count in enumerate(np.bincount(known.provenance_N, minlength=_KINDS).tolist()):
+                of_feature[provenance] += count
 
     def updated(self, ids: dict[str, int]) -> None:
         """So many ids of each feature were updated."""
@@ -108,15 +115,22 @@ class Watch:
 
     def answered(self, size: int) -> None:
         """A message has its answer, of so many bytes."""
-        self._rpc.seconds.observe(time.monotonic() - self._come_s)
+        now = time.monotonic()
+        self._rpc.seconds.observe(now - self.come_s)
         self._rpc.sent += size
+        if self.gathered_s:
+            self._meters.stages["encode"].observe(now - self.gathered_s)
+            if self._trace:
+                self._trace.note("encode", self.gathered_s, now)
 
     def refused(self, reason: str) -> None:
         """A bound was reached."""
         self._meters.refused[reason] += 1
 
     def end(self) -> None:
-        """The call has ended."""
+        """The call has ended; once is enough."""
+        if self._context is None:
+            return
         self._rpc.calls[self.code, self.identity] += 1
         self._context = None  # which knows of this, so that both would stay until they are looked for
 

@@ -63,7 +63,7 @@ class Read:
 
     def counts(self, books: ByPart) -> list[IdCounts]:
         """What is known of the ids [N] of each part, from the books [M, 3] of its rows."""
-        return [IdCounts.of(part, books[part]) for part in self.parts]
+        return [IdCounts.of(part, [of_it.cpu().numpy() for of_it in books[part]]) for part in self.parts]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -78,12 +78,12 @@ class IdCounts:
     """How often updates have named ids that have these rows, likewise; of tables without counts 0."""
 
     @classmethod
-    def of(cls, part: RowBatch, books: Sequence[Tensor]) -> IdCounts:
+    def of(cls, part: RowBatch, books: Sequence[NDArray[np.int32]]) -> IdCounts:
         """From the books [M, 3] of the rows of each matrix."""
-        of_matrices = np.stack([of_matrix.cpu().numpy() for of_matrix in books])
-        updates_M, sightings_M, _ = of_matrices.min(axis=0).T
+        least, most = (books[0], books[0]) if len(books) == 1 else (np.minimum.reduce(books), np.maximum.reduce(books))
+        updates_M, sightings_M, _ = least.T
         return cls(
-            provenance_N=part.provenance_N(of_matrices.max(axis=0)[:, 0] > 0),
+            provenance_N=part.provenance_N(most[:, 0] > 0),
             updates_N=part.least_N(updates_M),
             sightings_N=part.least_N(sightings_M),
         )

@@ -130,6 +130,10 @@ class Engine(ABC):
         """The answers [N, D] of a part that is `as_is`, if this process can read them with next to nothing done."""
         return None
 
+    def books_at_hand(self, part: RowBatch) -> NDArray[np.int32]:
+        """The books [N, 3] of the rows of such a part, as `books` has them."""
+        raise NotImplementedError
+
     @abstractmethod
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Sends each row, and its item if there are any, to the rank that holds it: rows of the shard, and items.

@@ -5,8 +5,14 @@ A ninth, or a second, is there once a row was frozen.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MOST = torch.iinfo(torch.int32).max
 """Where counts stop."""
@@ -22,6 +28,9 @@ class Books:
         """[rows]: how often updates have named an id that has the row; likewise. None without counts."""
         self.frozen: Tensor | None = None
         """uint8 [rows]: 1 if the row stays as it is; None until one does, on every rank alike."""
+        self._kept: tuple[Tensor | None, ...] = (None, None, None)
+        """Those of which `_arrays` are views."""
+        self._arrays: list[NDArray[Any] | None] = []
 
     @property
     def kinds(self) -> dict[str, Tensor]:
@@ -76,6 +85,17 @@ class Books:
         for column, tensor in enumerate((self.updates, self.sightings, self.frozen)):
             if tensor is not None:
                 read_M3[:, column] = tensor.index_select(0, local_M)
+        return read_M3
+
+    def at_hand(self, local_M: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The same of rows on the CPU, without torch, whose calls are dear where they are rare."""
+        read_M3 = np.zeros((len(local_M), 3), np.int32)
+        kept = self.updates, self.sightings, self.frozen
+        if any(tensor is not known for tensor, known in zip(kept, self._kept, strict=True)):
+            self._kept, self._arrays = kept, [None if tensor is None else tensor.numpy() for tensor in kept]
+        for column, array in enumerate(self._arrays):
+            if array is not None:
+                read_M3[:, column] = array.take(local_M)
         return read_M3
 
 

@@ -58,16 +58,24 @@ class LocalEngine(Engine):
 
     def at_hand(self, part: RowBatch) -> NDArray[np.float32] | None:
         """As `Engine.at_hand`."""
+        shard, rows_N = self._place(part)
+        return None if shard.array is None else shard.array.take(rows_N, axis=0)
+
+    def books_at_hand(self, part: RowBatch) -> NDArray[np.int32]:
+        """As `Engine.books_at_hand`."""
+        shard, rows_N = self._place(part)
+        return shard.books.at_hand(rows_N)
+
+    def _place(self, part: RowBatch) -> tuple[Shard, NDArray[np.int64]]:
+        """The shard of a part that is `as_is`, and its rows there."""
         if self._placed is not self.groups:
             self._placed = self.groups
             self._places = {
                 name: (group.name, slot.offset) for group in self.groups for name, slot in group.slots.items()
             }
         group_name, offset = self._places[part.table.name]
-        if (array := self.shards[group_name].array) is None:
-            return None
         rows_N = part.ids.rows_M
-        return array.take(rows_N + offset if offset else rows_N, axis=0)
+        return self.shards[group_name], rows_N + offset if offset else rows_N
 
     def _hold(self, group: Group, physical_M: Tensor) -> tuple[Tensor, Apply]:
         """As `Engine._hold`."""

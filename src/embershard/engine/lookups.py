@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from embershard.collection import IdCounts
 from embershard.engine.jobs import Answer
 from embershard.engine.steps import look_up
 from embershard.engine.work import Work, work_of_reads
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from embershard.collection import Read
+    from embershard.compose import RowBatch
     from embershard.engine.base import Engine
     from embershard.engine.jobs import LookupJob
     from embershard.engine.replica import Replica
@@ -47,8 +49,9 @@ class Lookups:
 
     def answer(self, read: Read, *, with_counts: bool) -> Answer:
         """A lookup alone, where no other rank takes part."""
-        if not with_counts and (vectors := self._at_hand(read)) is not None:
-            return Answer(vectors=vectors, counts=[], version=self._replica.version)
+        if (vectors := self._at_hand(read)) is not None:
+            counts = [self._counts_at_hand(part) for part in read.parts] if with_counts else []
+            return Answer(vectors=vectors, counts=counts, version=self._replica.version)
         reads, curious = [read], [read] if with_counts else []
         (found,) = look_up(self._replica.engine, reads, curious, work_of_reads(reads, curious))
         return found.at(self._replica.version)
@@ -61,6 +64,9 @@ class Lookups:
                 return None
             found.append(vectors_ND)
         return found
+
+    def _counts_at_hand(self, part: RowBatch) -> IdCounts:
+        return IdCounts.of(part, [self._replica.engine.books_at_hand(part)])
 
     def serve(self, jobs: Sequence[LookupJob], work: Work) -> None:
         """Joint: one gather for all lookups of all ranks."""
