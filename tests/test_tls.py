@@ -7,7 +7,7 @@ import socket
 import ssl
 
 import pytest
-from support.secured import Secured
+from support.secured import Secured, put
 
 from embershard import AsyncClient, Client, DeadlineExceeded, EmbershardError, Security, Unavailable
 
@@ -106,13 +106,13 @@ def test_a_broken_renewal_leaves_what_was_there_and_is_told_once(secured: Secure
     right, said = path.read_bytes(), secured.service.said("files of TLS have changed and can't be used")
     match harm:
         case "garbage":
-            path.write_bytes(b"no PEM at all")
+            put(path, b"no PEM at all")
         case "half":
-            path.write_bytes(right[: len(right) // 2])
+            put(path, right[: len(right) // 2])
         case "another" if broken != "ca.pem":  # another authority is no harm
             other = secured.issue(secured.authority)
             pem = other.private_key_pem if broken.endswith("key") else other.cert_chain_pems[0]
-            path.write_bytes(pem.bytes())
+            put(path, pem.bytes())
         case _:
             path.unlink()
     kept = secured.folder / "kept.pem"  # the authority, as clients have it
@@ -123,7 +123,7 @@ def test_a_broken_renewal_leaves_what_was_there_and_is_told_once(secured: Secure
                 client.describe()
         secured.service.wait_said("files of TLS have changed and can't be used", said + 1)
     finally:
-        path.write_bytes(right)
+        put(path, right)
     assert serial_number(secured) == serial
     assert secured.service.said("files of TLS have changed and can't be used") == said + 1
 
@@ -131,14 +131,14 @@ def test_a_broken_renewal_leaves_what_was_there_and_is_told_once(secured: Secure
 def test_a_renewed_authority_of_clients_holds_for_new_connections(secured: Secured) -> None:
     path, kept = secured.folder / "ca.pem", secured.folder / "kept.pem"
     right = path.read_bytes()
-    kept.write_bytes(right)
-    path.write_bytes((secured.folder / "other.pem").read_bytes())
+    put(kept, right)
+    put(path, (secured.folder / "other.pem").read_bytes())
     try:
         foreign = secured.security(ca=kept, **secured.of_client("foreign"))
         with Client(secured.address, security=foreign) as client:
             assert client.describe().name == "secured"
         assert "wants another certificate of the client" in str(refusal(secured, secured.security(ca=kept)))
     finally:
-        path.write_bytes(right)
+        put(path, right)
     with Client(secured.address, security=secured.security()) as client:
         assert client.describe().name == "secured"

@@ -101,3 +101,10 @@ class Secured:
 def _write(chain: Path, key: Path, certificate: trustme.LeafCert) -> None:
     chain.write_bytes(b"".join(pem.bytes() for pem in certificate.cert_chain_pems))
     key.write_bytes(certificate.private_key_pem.bytes())
+
+
+def put(path: Path, data: bytes) -> None:
+    """Has a file whole at once, as whoever renews them should: nobody meets half of it."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_bytes(data)
+    fresh.replace(path)
