@@ -49,7 +49,7 @@ def failed(*calls: tuple[str, str | None]) -> list[grpc.aio.AioRpcError]:
 
     async def run() -> list[grpc.aio.AioRpcError]:
         rpcs = [
-            Rpc(name=method.__name__, request=pb.DescribeRequest, method=method, needs=Role.READ)
+            Rpc(name=method.__name__, request=pb.DescribeRequest, method=method, needs=Role.UPDATE)
             for method in (fails, refuses)
         ]
         server = grpc.aio.server()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from embershard.errors import AccessDenied, ConfigError, Unauthenticated
 from embershard_server.files import stamp_of
@@ -16,7 +16,9 @@ from embershard_server.limits import Allowance
 from embershard_server.tokens import TokenSpec, digest_of, load_tokens
 
 if TYPE_CHECKING:
-    import grpc.aio
+    from embershard_server.watch import Context, Watch
+
+    Refusal = Unauthenticated | AccessDenied
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +52,6 @@ class Caller:
         self.revoked = False
         """Whether the token isn't valid any more, or not for all that it was."""
 
-    def check(self, needs: Role) -> None:
-        """Raises AccessDenied unless the caller may do what needs this role."""
-        if self.role < needs:
-            raise AccessDenied(
-                f"this needs a token of role {needs.name.lower()!r}, and {self.name!r} has {self.role.name.lower()!r}"
-            )
-
 
 class Access:
     """All who may call, by their tokens; on the thread that answers calls."""
@@ -66,10 +61,10 @@ class Access:
         self._file, self._stamp = file, file and stamp_of(file)
         self._callers: dict[tuple[str, str, bytes], Caller] = {}
         self._take(tokens)
-        self._refused, self._told = 0, float("-inf")
+        self._refusals, self._told = 0, float("-inf")
 
-    def caller(self, context: grpc.aio.ServicerContext[Any, Any], needs: Role) -> Caller:
-        """Who makes a call, if they may.
+    def caller(self, context: Context, needs: Role, watch: Watch) -> Caller:
+        """Who makes a call, if they may; notes their name.
 
         Raises:
             Unauthenticated: there is no token, or one that isn't known.
@@ -77,15 +72,19 @@ class Access:
         """
         given = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
         if len(given) != 1:
-            raise self._refusal(context, _NONE)
+            raise self._refused(watch, context, Unauthenticated(_NONE))
         scheme, _, token = str(given[0]).partition(" ")
         presented, found = digest_of(token), None
         for caller in self._callers.values():  # all of them, so that how long it takes tells nothing
             if hmac.compare_digest(caller.digest, presented):
                 found = caller
         if found is None or scheme.lower() != "bearer":
-            raise self._refusal(context, _UNKNOWN)
-        found.check(needs)
+            raise self._refused(watch, context, Unauthenticated(_UNKNOWN))
+        watch.identity = found.name
+        if found.role < needs:
+            has, wanted = found.role.name.lower(), needs.name.lower()
+            denied = AccessDenied(f"this needs a token of role {wanted!r}, and {found.name!r} has {has!r}")
+            raise self._refused(watch, context, denied)
         return found
 
     def renewed(self) -> bool:
@@ -118,14 +117,15 @@ class Access:
         for caller in before.values():
             caller.revoked = True
 
-    def _refusal(self, context: grpc.aio.ServicerContext[Any, Any], message: str) -> Unauthenticated:
-        self._refused += 1
+    def _refused(self, watch: Watch, context: Context, reason: Refusal) -> Refusal:
+        self._refusals += 1
         if (now := time.monotonic()) >= self._told + TOLD_S:
+            what = f"{watch.identity or 'somebody without a valid token'} at {context.peer()}, of {watch.name}"
             logger.warning(
-                "calls without a valid token, and refused: %d, the last from %s", self._refused, context.peer()
+                "calls that their callers may not make, and refused: %d, the last by %s", self._refusals, what
             )
-            self._refused, self._told = 0, now
-        return Unauthenticated(message)
+            self._refusals, self._told = 0, now
+        return reason
 
 
 def revocation() -> Unauthenticated:
@@ -133,7 +133,7 @@ def revocation() -> Unauthenticated:
     return Unauthenticated(_REVOKED)
 
 
-def name_in_certificate(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+def name_in_certificate(context: Context) -> str:
     """The common name of the client's certificate, or the first of its other names; "" if there is none."""
     told = context.auth_context()
     names = [*told.get("x509_common_name", ()), *told.get("x509_subject_alternative_name", ())]

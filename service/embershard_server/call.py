@@ -7,15 +7,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from embershard.errors import DeadlineExceeded, EmbershardError
-from embershard_server.access import name_in_certificate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from embershard_server.access import Caller
     from embershard_server.gate import Gate
-    from embershard_server.status import Context
-    from embershard_server.watch import Watch
+    from embershard_server.watch import Context, Watch
 
 COPIES = 3
 """A request is there so often while it is worked on: as it came, parsed, and as it is logged."""
@@ -26,9 +24,11 @@ ANSWER_COPIES = 2
 class Call:
     """What the front end knows of it."""
 
-    def __init__(self, gate: Gate, peer: str, caller: Caller | None, context: Context, *, single: bool) -> None:
+    def __init__(
+        self, gate: Gate, peer: str, caller: Caller | None, context: Context, watch: Watch, *, single: bool
+    ) -> None:
+        # Not the context itself, which knows of this: both would stay until the garbage collector looks for them.
         self.peer, self.caller, self.single, self._gate, self._held = peer, caller, single, gate, 0
-        self._context = context
         remaining_s = context.time_remaining()
         self.deadline = time.monotonic() + (gate.wait_s if remaining_s is None else remaining_s)
         """In `time.monotonic()` seconds; of a stream without one, that of its present message."""
@@ -37,13 +37,8 @@ class Call:
         self._reason: EmbershardError | None = None
         self.waits_since = 0.0
         """Since when it waits for a message."""
-        self.watch: Watch
-        """What is noted of it, from when it is let in."""
-
-    @property
-    def identity(self) -> str:
-        """Who makes it: the name of a token, or what is in the client's certificate, or where it comes from."""
-        return self.caller.name if self.caller else name_in_certificate(self._context) or self.peer
+        self.watch = watch
+        """What is noted of it."""
 
     @property
     def receiving(self) -> bool:

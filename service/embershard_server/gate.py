@@ -19,7 +19,7 @@ from embershard_server.call import Call
 if TYPE_CHECKING:
     from embershard.config import LimitSpec
     from embershard_server.access import Access, Role
-    from embershard_server.status import Context
+    from embershard_server.watch import Context, Watch
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Gate:
         """Bytes that requests and answers hold."""
         return self._bytes
 
-    def enter(self, context: Context, *, needs: Role, single: bool) -> Call:
+    def enter(self, context: Context, watch: Watch, *, needs: Role, single: bool) -> Call:
         """Lets a call in, of a `single` message or a stream, whose caller `needs` a role.
 
         Raises:
@@ -77,7 +77,7 @@ class Gate:
         """
         if self._leaving:
             raise self._leaving
-        caller = self._access.caller(context, needs) if self._access else None
+        caller = self._access.caller(context, needs, watch) if self._access else None
         name = context.peer()
         peer = self._peers.get(name) or _Peer()
         if len(peer.calls) + 1 > self._limits.calls - self._calls - 1:
@@ -88,7 +88,7 @@ class Gate:
             )
         if caller:
             caller.allowance.enter()
-        call = Call(self, name, caller, context, single=single)
+        call = Call(self, name, caller, context, watch, single=single)
         self._peers[name] = peer
         peer.calls.add(call)
         self._calls += 1

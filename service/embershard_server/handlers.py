@@ -16,11 +16,11 @@ from google.protobuf.message import DecodeError, Message
 
 from embershard.errors import InvalidInput
 from embershard.meters import FrontMeters, RpcMeters
-from embershard_server.access import Role
+from embershard_server.access import Role, name_in_certificate
 from embershard_server.call import Call
 from embershard_server.gate import Gate
-from embershard_server.status import Context, abort
-from embershard_server.watch import Watch
+from embershard_server.status import abort
+from embershard_server.watch import Context, Watch
 
 if TYPE_CHECKING:
     from embershard_server.spans import Tracing
@@ -120,11 +120,11 @@ def _stream(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
 
 def _enter(rpc: Rpc, gate: Gate, context: Context, watch: Watch) -> Call:
     """Lets a call in if its caller may make it; what operators do is logged."""
-    call = gate.enter(context, needs=rpc.needs, single=not rpc.streams)
-    call.watch = watch
-    watch.identity = call.caller.name if call.caller else ""
+    call = gate.enter(context, watch, needs=rpc.needs, single=not rpc.streams)
+    if rpc.needs is not Role.READ:
+        watch.lead()
     if rpc.needs is Role.ADMIN:
-        logger.info("%s calls %s", call.identity, rpc.name)
+        logger.info("%s calls %s", watch.identity or name_in_certificate(context) or call.peer, rpc.name)
     return call
 
 

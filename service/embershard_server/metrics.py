@@ -48,6 +48,7 @@ class Exporter(Collector):
         yield gauge("memory_used_bytes", "Memory that is used on this host or in this container.", [], {(): used})
         yield gauge("memory_limit_bytes", "Memory that this host or container has.", [], {(): there})
         if (sources := self.sources) is not None:
+            sources.front.settle()
             for of_part in (_about, _calls, _lookups, _queue, _engine, _tables, _vocabularies, _log, _snapshots):
                 yield from of_part(sources)
 
@@ -76,7 +77,12 @@ def _calls(sources: Sources) -> Metrics:
     labels = ["rpc", "code", "identity"]
     yield counter("calls", "Calls that have ended, by gRPC status and who called; a stream is one.", labels, calls)
     waits = {(rpc,): of_it.waits for rpc, of_it in rpcs.items()}
-    yield histogram("call_wait_seconds", "From a single call's start until its message was there.", ["rpc"], waits)
+    yield histogram(
+        "call_wait_seconds",
+        "From a single call's start until its message was there; answered ones only.",
+        ["rpc"],
+        waits,
+    )
     seconds = {(rpc,): of_it.seconds for rpc, of_it in rpcs.items()}
     yield histogram("call_seconds", "From when a message was there until its answer was made.", ["rpc"], seconds)
     received = {(rpc,): of_it.received for rpc, of_it in rpcs.items()}

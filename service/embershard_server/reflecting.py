@@ -10,8 +10,8 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from embershard.meters import FrontMeters, RpcMeters
 from embershard_server.access import Access, Role
-from embershard_server.status import Context, abort
-from embershard_server.watch import Watch
+from embershard_server.status import abort
+from embershard_server.watch import Context, Watch
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -44,7 +44,7 @@ class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # i
         watch = Watch(_METHOD, self._meters, context, single=False)
         try:
             if self._access:
-                watch.identity = self._access.caller(context, Role.READ).name
+                self._access.caller(context, Role.READ, watch)
             async for answer in super().ServerReflectionInfo(requests, context):
                 yield answer
             watch.code = "OK"

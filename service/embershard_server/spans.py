@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import Tracer
 
-    from embershard_server.status import Context
+    from embershard.meters import Answered
+    from embershard_server.watch import Context
 
     Single = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
     Stream = Callable[[AsyncIterator[bytes], Context], AsyncGenerator[bytes]]
@@ -49,8 +50,8 @@ class _Ids(RandomIdGenerator):
         return _drawn.get() or super().generate_trace_id()
 
 
-class Trace:
-    """That a call is traced; for `watch`."""
+class Stages:
+    """Spans of the stages of the present call, whose own span the instrumentation has."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -60,11 +61,18 @@ class Trace:
         """32 hex digits; of zeros if the call's span hasn't begun."""
         return format_trace_id(get_current_span().get_span_context().trace_id)
 
-    def note(self, stage: str, start_s: float, end_s: float) -> None:
-        """A stage of it is over; both in `time.monotonic()` seconds."""
-        epoch_s = time.time() - time.monotonic()
-        span = self._tracer.start_span(stage, start_time=round((epoch_s + start_s) * 1e9))
-        span.end(end_time=round((epoch_s + end_s) * 1e9))
+    def note(self, message: Answered) -> None:
+        """A message of it has its answer: if it was a lookup, its stages become spans."""
+        if not message.gathered_s:
+            return
+        moments = {"prepare": message.come_s, "queue": message.prepared_s, "gather": message.ticked_s}
+        if not message.ticked_s:
+            moments = {"prepare": message.come_s, "gather": message.prepared_s}
+        moments["encode"] = message.gathered_s
+        ends_s, epoch_s = [*moments.values(), message.answered_s][1:], time.time() - time.monotonic()
+        for (stage, start_s), end_s in zip(moments.items(), ends_s, strict=True):
+            span = self._tracer.start_span(stage, start_time=round((epoch_s + start_s) * 1e9))
+            span.end(end_time=round((epoch_s + end_s) * 1e9))
 
 
 class Tracing:
@@ -80,7 +88,7 @@ class Tracing:
         )
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._interceptor = aio_server_interceptor(self._provider)
-        self._trace = Trace(self._provider.get_tracer("embershard_server"))
+        self._trace = Stages(self._provider.get_tracer("embershard_server"))
         self._fields, self._draw = get_global_textmap().fields, RandomIdGenerator().generate_trace_id
 
     def close(self) -> None:
@@ -123,8 +131,10 @@ class Tracing:
 
     def _is_sampled(self, path: str, context: Context) -> bool:
         """Whether a call is traced. The instrumentation asks the same sampler again, and is told the same."""
-        carried = {key: value for key, value in context.invocation_metadata() or () if key in self._fields}
-        trace_id = self._draw()
+        trace_id, carried = self._draw(), {}
+        for key, value in context.invocation_metadata() or ():
+            if key in self._fields:
+                carried[key] = value
         if not carried and self._root and trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._root.bound:
             return False  # as most calls end, without asking anybody
         parent = extract(carried) if carried else None

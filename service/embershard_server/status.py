@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import grpc
 import grpc.aio
 
 from embershard.errors import STATUS_BY_ERROR, EmbershardError, Overloaded
-from embershard_server.watch import REQUEST_ID, Watch
+from embershard_server.watch import REQUEST_ID, Context, Watch
 
 logger = logging.getLogger(__name__)
-
-Context = grpc.aio.ServicerContext[Any, Any]
-"""What gRPC knows of a call."""
 
 LONGEST = 1_000
 """Characters of a message: gRPC puts it into a header, and drops the call if that is too large."""
@@ -30,6 +27,7 @@ async def abort(context: Context, error: Exception, watch: Watch, prefix: str = 
     """
     if isinstance(error, grpc.aio.AbortError):
         raise error
+    watch.lead()
     if isinstance(error, EmbershardError):
         code, details = grpc.StatusCode[STATUS_BY_ERROR.get(type(error), "INTERNAL")], str(error)
         logger.debug("%s ends with %s: %s%s", watch.name, code.name, prefix, details)

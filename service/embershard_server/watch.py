@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
+from embershard.meters import Answered
 from embershard.types import Provenance
 
 if TYPE_CHECKING:
@@ -18,14 +19,26 @@ if TYPE_CHECKING:
 
     from embershard.collection import IdCounts, Read
     from embershard.meters import FrontMeters
-    from embershard_server.spans import Trace
 
-_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+"""What gRPC knows of a call."""
 REQUEST_ID = "x-request-id"
 """Metadata that has a caller's id of a call; of calls that fail, also in what the answer ends with."""
 LONGEST_ID = 128
 """Characters."""
 _KINDS = max(Provenance) + 1
+
+
+class Trace(Protocol):
+    """That a call is traced."""
+
+    @property
+    def id(self) -> str:
+        """By which the trace is found: 32 hex digits; of zeros if it hasn't begun."""
+
+    def note(self, message: Answered) -> None:
+        """A message of the call has its answer."""
+
 
 current: ContextVar[Watch | None] = ContextVar("current", default=None)
 """That of the call at which the present task is, or the thread that works for it."""
@@ -38,31 +51,35 @@ class Watch:
 
     __slots__ = (
         "_begun_s",
+        "_come_s",
         "_context",
+        "_gathered_s",
         "_meters",
+        "_prepared_s",
         "_request_id",
         "_rpc",
-        "_single",
+        "_ticked_s",
         "_trace",
         "code",
-        "come_s",
-        "gathered_s",
         "identity",
         "name",
     )
 
-    def __init__(self, name: str, meters: FrontMeters, context: _Context, *, single: bool) -> None:
+    def __init__(self, name: str, meters: FrontMeters, context: Context, *, single: bool) -> None:
         """Begins with a call of this RPC."""
         self.name, self._meters, self._rpc = name, meters, meters.rpcs[name]
-        self._context: _Context | None = context
-        self._single = single
+        self._context: Context | None = context
         self.code = "CANCELLED"
         """Name of its gRPC status, if it ended now: a caller who goes away is heard of by no other word."""
         self.identity = ""
         """Who calls, by name; "": nobody in particular."""
         self._request_id = ""
         self._trace = traced.get()
-        self._begun_s, self.gathered_s = time.monotonic(), 0.0
+        self._begun_s = time.monotonic() if single else 0.0
+        self._prepared_s = self._ticked_s = self._gathered_s = 0.0
+
+    def lead(self) -> None:
+        """From now on what is logged here is of this call: of lookups once they fail, as it would cost each some 4 %."""
         current.set(self)
 
     @property
@@ -77,31 +94,19 @@ class Watch:
 
     def received(self, size: int) -> None:
         """A message of so many bytes has come."""
-        self.come_s = time.monotonic()
+        self._come_s = time.monotonic()
         self._rpc.received += size
-        if self._single:
-            self._rpc.waits.observe(self.come_s - self._begun_s)
 
-    def looked_up(self, read: Read, counts: Sequence[IdCounts] | None, prepared_s: float, begun_s: float) -> None:
-        """A lookup has its vectors. It was prepared, and begun in a tick unless that is 0, then, in `time.monotonic()`
+    def looked_up(self, read: Read, counts: Sequence[IdCounts] | None, prepared_s: float, ticked_s: float) -> None:
+        """A lookup has its vectors. It was prepared, and its tick began unless that is 0, then, in `time.monotonic()`
         seconds; `counts` are those of one that is examined."""
-        self.gathered_s = now = time.monotonic()
-        stages = self._meters.stages
-        stages["prepare"].observe(prepared_s - self.come_s)
-        stages["gather"].observe(now - (begun_s or prepared_s))
-        if begun_s:
-            stages["queue"].observe(begun_s - prepared_s)
-        ids = self._rpc.ids
+        self._prepared_s, self._ticked_s, self._gathered_s = prepared_s, ticked_s, time.monotonic()
+        rpc = self._rpc
         for part in read.parts:
-            ids[part.batch.feature] += len(part.batch.ids)
-            self._rpc.rows += part.outputs
+            rpc.ids[part.batch.feature] += len(part.batch.ids)
+            rpc.rows += part.outputs
         if counts:
             self._examined(read, counts)
-        if self._trace:
-            self._trace.note("prepare", self.come_s, prepared_s)
-            if begun_s:
-                self._trace.note("queue", prepared_s, begun_s)
-            self._trace.note("gather", begun_s or prepared_s, now)
 
     def _examined(self, read: Read, counts: Sequence[IdCounts]) -> None:
         for part, known in zip(read.parts, counts, strict=True):
@@ -115,13 +120,19 @@ class Watch:
 
     def answered(self, size: int) -> None:
         """A message has its answer, of so many bytes."""
-        now = time.monotonic()
-        self._rpc.seconds.observe(now - self.come_s)
-        self._rpc.sent += size
-        if self.gathered_s:
-            self._meters.stages["encode"].observe(now - self.gathered_s)
-            if self._trace:
-                self._trace.note("encode", self.gathered_s, now)
+        message = Answered(
+            self._rpc,
+            size,
+            self._begun_s,
+            self._come_s,
+            self._prepared_s,
+            self._ticked_s,
+            self._gathered_s,
+            time.monotonic(),
+        )
+        self._meters.answered(message)
+        if self._trace:
+            self._trace.note(message)
 
     def refused(self, reason: str) -> None:
         """A bound was reached."""

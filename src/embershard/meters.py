@@ -1,22 +1,26 @@
 """What is counted while calls are answered: plain numbers that cost next to nothing, for whoever exports them to read.
 
-Each is written by one thread. Another one that reads may find a histogram one observation ahead of its sum, and no
-worse.
+Each is written by one thread, or under a lock. Another one that reads may find a histogram one observation ahead of its
+sum, and no worse.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Bounds in seconds of what takes less than a second, if all is well."""
 SLOW = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 """Of what reads or writes all tables."""
+TOGETHER = 64
+"""Messages that are counted at once."""
 
 
 class Histogram:
@@ -128,6 +132,27 @@ class RpcMeters:
     """Vectors that were answered."""
 
 
+class Answered(NamedTuple):
+    """A message that has its answer; moments are in `time.monotonic()` seconds, and 0 where they never came."""
+
+    rpc: RpcMeters
+    """Of what it asked."""
+    sent: int
+    """Bytes of the answer."""
+    begun_s: float
+    """Of its call, if that is of one message."""
+    come_s: float
+    """When the message was there."""
+    prepared_s: float
+    """When a lookup was ready for the engine."""
+    ticked_s: float
+    """When the tick of a lookup began."""
+    gathered_s: float
+    """When a lookup had its vectors."""
+    answered_s: float
+    """When the answer was made."""
+
+
 @dataclass(kw_only=True, slots=True, eq=False)
 class FrontMeters:
     """What a front end counts, on the thread of its event loop."""
@@ -148,6 +173,8 @@ class FrontMeters:
     """{feature: ids by `Provenance`}, of the lookups that were examined."""
     pulses: Histogram = field(default_factory=Histogram)
     """Seconds that the lookups took by which readiness is told."""
+    _answered: deque[Answered] = field(default_factory=deque)
+    _settling: threading.Lock = field(default_factory=threading.Lock)
 
     def examines(self) -> bool:
         """Whether it is to be found out where the vectors of the next lookup come from."""
@@ -156,3 +183,29 @@ class FrontMeters:
             return False
         self.unexamined = 0
         return True
+
+    def answered(self, message: Answered) -> None:
+        """Notes a message, which is counted later, with others: code that was just run is run fast."""
+        self._answered.append(message)
+        if len(self._answered) >= TOGETHER:
+            self.settle()
+
+    def settle(self) -> None:
+        """Counts what was noted; from any thread."""
+        with self._settling:
+            while self._answered:
+                self._count(self._answered.popleft())
+
+    def _count(self, message: Answered) -> None:
+        rpc, sent, begun_s, come_s, prepared_s, ticked_s, gathered_s, answered_s = message
+        rpc.sent += sent
+        rpc.seconds.observe(answered_s - come_s)
+        if begun_s:
+            rpc.waits.observe(come_s - begun_s)
+        if gathered_s:
+            stages = self.stages
+            stages["prepare"].observe(prepared_s - come_s)
+            stages["gather"].observe(gathered_s - (ticked_s or prepared_s))
+            stages["encode"].observe(answered_s - gathered_s)
+            if ticked_s:
+                stages["queue"].observe(ticked_s - prepared_s)
