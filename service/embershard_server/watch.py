@@ -79,7 +79,7 @@ class Watch:
         self._prepared_s = self._ticked_s = self._gathered_s = 0.0
 
     def lead(self) -> None:
-        """From now on what is logged here is of this call: of lookups once they fail, as it would cost each some 4 %."""
+        """From now on what is logged here is of this call; of lookups once they fail, as it costs each some 4 %."""
         current.set(self)
 
     @property
