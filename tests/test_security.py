@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from cryptography import x509
-from embershard_server import limits
+from embershard_server import allowance as module
 from embershard_server.__main__ import main
 from embershard_server.address import check_plaintext
-from embershard_server.limits import Allowance
+from embershard_server.allowance import Allowance
 from embershard_server.options import parser
 from embershard_server.tls import Certificates, certificates_of
 from embershard_server.tokens import load_tokens, tokens_of
@@ -234,7 +234,7 @@ def shown_help(*commands: str) -> list[str]:
 
 def test_ids_of_an_identity_come_back_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     allowance = Allowance("a")
     allowance.spend(10**12)  # no bound
     allowance.limit(None, 100)

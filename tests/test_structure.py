@@ -27,6 +27,8 @@ LAYERS = [
         "embershard.types",
         "embershard.name_list",
         "embershard.arrays",
+        "embershard.bearer",
+        "embershard.environment",
         "embershard.heap",
         "embershard.loopback",
         "embershard.meters",

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m ember
 
 def _serve(options: argparse.Namespace, rank: int) -> int:
     from embershard.config import load_config
-    from embershard_server.security import security_of
+    from embershard_server.protection import protection_of
 
     config = load_config(options.config)
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
@@ -63,8 +63,8 @@ def _serve(options: argparse.Namespace, rank: int) -> int:
         if listen
     }
     address = addresses["--listen"]
-    security = security_of(options, addresses)
-    flags = " --ca CA.pem" * bool(security.certificates) + " --token-file FILE" * bool(security.access)
+    protection = protection_of(options, addresses)
+    flags = " --ca CA.pem" * bool(protection.certificates) + " --token-file FILE" * bool(protection.access)
     check_free(address)
     keep_freed_memory()
     from embershard.quiet import quieten
@@ -76,12 +76,12 @@ def _serve(options: argparse.Namespace, rank: int) -> int:
     from embershard_server.start import start
 
     metrics = addresses.get("--metrics-listen", "")
-    with Observing(metrics, rank, https=security.https, examine_every=options.provenance_every) as observing:
+    with Observing(metrics, rank, protection=protection, examine_every=options.provenance_every) as observing:
         data = DataDir(options.data_dir)
         started = start(config, data)
 
         async def run() -> int:
-            server = Server(started, config, address=address, data=data, security=security, observing=observing)
+            server = Server(started, config, address=address, data=data, protection=protection, observing=observing)
             engine = started.replica.engine
             return await server.run(lambda bound, version: _announce(engine, bound, version, observing.url, flags))
 

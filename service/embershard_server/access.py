@@ -10,10 +10,11 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from embershard.bearer import digest_of
 from embershard.errors import AccessDenied, ConfigError, Unauthenticated
+from embershard_server.allowance import Allowance
 from embershard_server.files import stamp_of
-from embershard_server.limits import Allowance
-from embershard_server.tokens import TokenSpec, digest_of, load_tokens
+from embershard_server.tokens import TokenSpec, load_tokens
 
 if TYPE_CHECKING:
     from embershard_server.watch import Context, Watch

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from embershard.errors import DeadlineExceeded, EmbershardError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable
 
     from embershard_server.access import Caller
     from embershard_server.gate import Gate
     from embershard_server.watch import Context, Watch
+
+_Coming = TypeVar("_Coming")
 
 COPIES = 3
 """A request is there so often while it is worked on: as it came, parsed, and as it is logged."""
@@ -51,15 +53,7 @@ class Call:
         Raises:
             EmbershardError: the reason for which the call is ended.
         """
-        self._check()
-        self._receiver, self.waits_since = asyncio.current_task(), time.monotonic()
-        try:
-            request: bytes | None = await anext(requests, None)
-        except asyncio.CancelledError:
-            self._check()
-            raise  # the caller has gone
-        finally:
-            self._receiver = None
+        request: bytes | None = await self.until(anext(requests, None))
         if request is None:
             return None
         if self._wait_s is not None:
@@ -69,6 +63,22 @@ class Call:
         self._gate.took(self.peer, len(request))
         self.hold(COPIES * len(request))
         return request
+
+    async def until(self, coming: Awaitable[_Coming]) -> _Coming:
+        """Waits for something.
+
+        Raises:
+            EmbershardError: as `receive`.
+        """
+        self._check()
+        self._receiver, self.waits_since = asyncio.current_task(), time.monotonic()
+        try:
+            return await coming
+        except asyncio.CancelledError:
+            self._check()
+            raise  # the caller has gone
+        finally:
+            self._receiver = None
 
     def _check(self) -> None:
         if self._reason:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 8
-"""Connections; others are closed at once."""
+"""Connections; with one more the oldest is ended, so that whoever keeps them open keeps nobody out."""
 SLOW_S = 5.0
 """No connection is open for longer, however little it sends, and however slowly it takes."""
 _TEXT = "text/plain; charset=utf-8"
@@ -97,10 +97,15 @@ class _Server(HTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Has a connection answered, if there is a thread for it."""
         with self._lock:
-            is_full = len(self._open) >= AT_ONCE
-            if not is_full:
+            oldest = min(self._open, key=self._open.__getitem__) if len(self._open) >= AT_ONCE else None
+            is_flooded = len(self._open) >= 2 * AT_ONCE  # faster than threads end
+            if not is_flooded:
                 self._open[request] = time.monotonic()
-        if is_full:
+            if oldest:
+                self._open[oldest] = float("inf")  # it ends, and others are older now
+        if oldest:
+            _shut(oldest)
+        if is_flooded:
             self.shutdown_request(request)
             return
         threading.Thread(target=self._answer, args=(request, client_address), name="metrics", daemon=True).start()
@@ -115,8 +120,10 @@ class _Server(HTTPServer):
                     self._open[connection] = self._open.pop(request)
                 connection.do_handshake()
             self.finish_request(connection, client_address)
-        except Exception as error:  # it sends nonsense, or has gone
+        except OSError as error:  # it sends nonsense, is slow, or has gone
             logger.debug("a connection from %s for metrics has failed: %s", client_address, error)
+        except Exception:
+            logger.exception("what %s asks for met a defect", client_address)
         finally:
             with self._lock:
                 self._open.pop(request, None)

@@ -67,8 +67,8 @@ class Gate:
         """Bytes that requests and answers hold."""
         return self._bytes
 
-    def enter(self, context: Context, watch: Watch, *, needs: Role, single: bool) -> Call:
-        """Lets a call in, of a `single` message or a stream, whose caller `needs` a role.
+    def enter(self, context: Context, watch: Watch, *, needs: Role | None, single: bool) -> Call:
+        """Lets a call in, of a `single` message or a stream, whose caller `needs` a role, if any.
 
         Raises:
             Unauthenticated, AccessDenied: the caller may not.
@@ -77,7 +77,7 @@ class Gate:
         """
         if self._leaving:
             raise self._leaving
-        caller = self._access.caller(context, needs, watch) if self._access else None
+        caller = self._access.caller(context, needs, watch) if self._access and needs else None
         name = context.peer()
         peer = self._peers.get(name) or _Peer()
         if len(peer.calls) + 1 > self._limits.calls - self._calls - 1:
@@ -129,7 +129,7 @@ class Gate:
         """Waits until all calls have ended after `leave`."""
         await self._drained.wait()
 
-    async def watch(self) -> None:
+    async def sweep(self) -> None:
         """Ends what stalls or sends too much, again and again."""
         while True:
             if self._access and self._access.renewed():

@@ -7,8 +7,9 @@ single call is what it always was.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -41,8 +42,8 @@ class Rpc:
     """What it is asked with."""
     method: Method
     """What answers it."""
-    needs: Role
-    """Who may call it."""
+    needs: Role | None
+    """Who may call it; None: whoever can connect."""
     streams: bool = False
     """Whether it takes many messages, each with its answer, in order."""
     check: Callable[[str], None] | None = None
@@ -50,11 +51,16 @@ class Rpc:
 
 
 def service(
-    name: str, rpcs: Sequence[Rpc], gate: Gate, meters: FrontMeters, tracing: Tracing | None
+    name: str,
+    rpcs: Sequence[Rpc],
+    gate: Gate,
+    meters: FrontMeters,
+    tracing: Tracing | None,
+    others: Mapping[str, grpc.RpcMethodHandler[Any, Any]] = MappingProxyType({}),
 ) -> grpc.GenericRpcHandler:
-    """The RPCs of a service, for a gRPC server."""
+    """The RPCs of a service, and others that are neither kind, for a gRPC server."""
     meters.rpcs |= {rpc.name: RpcMeters() for rpc in rpcs}
-    made: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    made = {**others}
     for rpc in rpcs:
         path = f"/{name}/{rpc.name}"
         if rpc.streams:
@@ -75,10 +81,9 @@ def _single(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
             call = _enter(rpc, gate, context, watch)
             if rpc.check:
                 rpc.check(call.peer)
-            if (request := await call.receive(requests)) is None:
-                raise InvalidInput(f"the call ended without a {rpc.request.DESCRIPTOR.name}")
-            watch.received(len(request))
-            message = _parsed(rpc.request, request)
+            request = await call.receive(requests)
+            watch.received(len(request or b""))
+            message = parsed(rpc.request, request)
             del request
             answer = _serialised(await rpc.method(message, call))
             watch.answered(len(answer))
@@ -102,7 +107,7 @@ def _stream(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
             call = _enter(rpc, gate, context, watch)
             while (request := await call.receive(requests)) is not None:
                 watch.received(len(request))
-                answer = _serialised(await rpc.method(_parsed(rpc.request, request), call))
+                answer = _serialised(await rpc.method(parsed(rpc.request, request), call))
                 watch.answered(len(answer))
                 call.sends()
                 yield answer
@@ -121,15 +126,17 @@ def _stream(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
 def _enter(rpc: Rpc, gate: Gate, context: Context, watch: Watch) -> Call:
     """Lets a call in if its caller may make it; what operators do is logged."""
     call = gate.enter(context, watch, needs=rpc.needs, single=not rpc.streams)
-    if rpc.needs is not Role.READ:
+    if rpc.needs in (Role.UPDATE, Role.ADMIN):
         watch.lead()
     if rpc.needs is Role.ADMIN:
         logger.info("%s calls %s", watch.identity or name_in_certificate(context) or call.peer, rpc.name)
     return call
 
 
-def _parsed(kind: type[Message], data: bytes) -> Any:
+def parsed(kind: type[Message], data: bytes | None) -> Any:
     """Bytes as a message of this kind; gRPC's own parsing would call bad bytes an internal error."""
+    if data is None:
+        raise InvalidInput(f"the call ended without a {kind.DESCRIPTOR.name}")
     try:
         return kind.FromString(data)
     except DecodeError as error:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from embershard_server.readiness import Readiness
     from embershard_server.sources import Sources
+    from embershard_server.tls import Certificates
 
 Metrics = Iterator["Metric"]
 
@@ -28,8 +29,8 @@ Metrics = Iterator["Metric"]
 class Exporter(Collector):
     """Makes the metrics of a rank, from when it starts on; all of them once it has `sources`."""
 
-    def __init__(self, readiness: Readiness) -> None:
-        self._readiness = readiness
+    def __init__(self, readiness: Readiness, certificates: Certificates | None = None) -> None:
+        self._readiness, self._certificates = readiness, certificates
         self.sources: Sources | None = None
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -47,6 +48,9 @@ class Exporter(Collector):
         used, there = memory_of_host()
         yield gauge("memory_used_bytes", "Memory that is used on this host or in this container.", [], {(): used})
         yield gauge("memory_limit_bytes", "Memory that this host or container has.", [], {(): there})
+        if self._certificates:
+            text = "When the server's own certificate expires, in seconds since 1970."
+            yield gauge("certificate_expiry_timestamp_seconds", text, [], {(): self._certificates.expires_s})
         if (sources := self.sources) is not None:
             sources.front.settle()
             for of_part in (_about, _calls, _lookups, _queue, _engine, _tables, _vocabularies, _log, _snapshots):

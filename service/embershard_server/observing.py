@@ -8,18 +8,18 @@ from embershard_server.readiness import Readiness
 from embershard_server.tracing import tracing
 
 if TYPE_CHECKING:
-    import ssl
     from types import TracebackType
 
+    from embershard_server.protection import Protection
     from embershard_server.sources import Sources
 
 
 class Observing:
     """What is there while the block runs."""
 
-    def __init__(self, address: str, rank: int, *, https: ssl.SSLContext | None, examine_every: int) -> None:
-        """Metrics and probes are at `address`, HOST:PORT, if it isn't empty, and by HTTPS if `https` is given. Of so
-        many lookups one is examined, unless it is 0.
+    def __init__(self, address: str, rank: int, *, protection: Protection, examine_every: int) -> None:
+        """Metrics and probes are at `address`, HOST:PORT, if it isn't empty, protected as the front end is. Of so many
+        lookups one is examined, unless it is 0.
 
         Raises:
             ConfigError: the address can't be had.
@@ -35,8 +35,8 @@ class Observing:
             from embershard_server.endpoint import Endpoint
             from embershard_server.metrics import Exporter
 
-            self._exporter = Exporter(self.readiness)
-            self._endpoint = Endpoint(address, self.readiness, self._exporter, https)
+            self._exporter = Exporter(self.readiness, protection.certificates)
+            self._endpoint = Endpoint(address, self.readiness, self._exporter, protection.https)
             self.url = self._endpoint.url
 
     def __enter__(self) -> Self:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from embershard.environment import flag
+from embershard.errors import InvalidInput
 from embershard_server.logs import FORMATS
 
-_FLAGS = {"": False, "0": False, "false": False, "1": True, "true": True}
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 EXAMPLES = """\
@@ -82,7 +83,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
 
 
 def _add_security(made: argparse.ArgumentParser) -> None:
-    for flag, metavar, text in (
+    for name, metavar, text in (
         ("--tls-cert", "FILE", "the server's certificate chain, PEM; a renewed one is shown without a restart"),
         ("--tls-key", "FILE", "and its key"),
         ("--tls-client-ca", "FILE", "mutual TLS: clients must have a certificate of this authority"),
@@ -93,18 +94,17 @@ def _add_security(made: argparse.ArgumentParser) -> None:
             "themselves, by EMBERSHARD_READ_TOKEN, EMBERSHARD_UPDATE_TOKEN and EMBERSHARD_ADMIN_TOKEN",
         ),
     ):
-        name = flag[2:].replace("-", "_").upper()
+        variable = "EMBERSHARD_" + name[2:].replace("-", "_").upper()
         made.add_argument(
-            flag,
+            name,
             type=Path,
-            default=os.environ.get(f"EMBERSHARD_{name}") or None,
+            default=os.environ.get(variable) or None,
             metavar=metavar,
-            help=f"{text} (EMBERSHARD_{name})",
+            help=f"{text} ({variable})",
         )
     made.add_argument(
         "--plaintext",
         action="store_true",
-        default=_FLAGS.get(os.environ.get("EMBERSHARD_PLAINTEXT", "").lower()),
         help="speak plaintext on an address that others reach, which is refused otherwise (EMBERSHARD_PLAINTEXT=1)",
     )
 
@@ -127,6 +127,8 @@ def parse(prog: str, arguments: Sequence[str] | None) -> argparse.Namespace:
     for name, choices in (("log_level", LOG_LEVELS), ("log_format", FORMATS)):
         if (value := getattr(options, name)) not in choices:  # argparse checks flags, and not what stands in for them
             made.error(f"EMBERSHARD_{name.upper()}={value}: choose from {', '.join(choices)}")
-    if options.plaintext is None:
-        made.error(f"EMBERSHARD_PLAINTEXT={os.environ['EMBERSHARD_PLAINTEXT']}: is neither 1 nor 0")
+    try:
+        options.plaintext = options.plaintext or flag("EMBERSHARD_PLAINTEXT")
+    except InvalidInput as error:
+        made.error(str(error))
     return options

@@ -12,7 +12,7 @@ from embershard.engine.jobs import LookupJob
 from embershard.errors import EmbershardError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from embershard.engine.tick import Ticker
     from embershard.meters import Histogram
@@ -52,9 +52,7 @@ class Readiness:
 class Pulse:
     """Keeps a rank's readiness up to date, from its event loop."""
 
-    def __init__(
-        self, ticker: Ticker, readiness: Readiness, seconds: Histogram, told: Callable[[str], Awaitable[None]]
-    ) -> None:
+    def __init__(self, ticker: Ticker, readiness: Readiness, seconds: Histogram, told: Callable[[str], None]) -> None:
         """`seconds` counts how long lookups take; `told` is told why the rank is no longer ready, or nothing: that it
         is."""
         self._ticker, self._readiness, self._seconds, self._told = ticker, readiness, seconds, told
@@ -69,16 +67,16 @@ class Pulse:
                 start = time.monotonic()
                 await self._answered(start)
                 self._seconds.observe(time.monotonic() - start)
-                await self._tell("")
+                self._tell("")
                 self.begun.set()
                 await asyncio.sleep(PERIOD_S)
         except EmbershardError as error:
-            await self._tell(str(error))
+            self._tell(str(error))
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """The rank leaves, and isn't ready from now on."""
         self._stopping = "it stops"
-        await self._tell(self._stopping)
+        self._tell(self._stopping)
 
     async def _answered(self, start: float) -> None:
         """Waits for a lookup, however long it takes."""
@@ -88,12 +86,10 @@ class Pulse:
             await asyncio.wait([answered], timeout=PERIOD_S)
             self._readiness.beat_s = time.monotonic()
             if not answered.done() and (waited_s := time.monotonic() - start) > LATE_S:
-                await self._tell(
-                    f"lookups aren't answered: the engine, or that of a peer, is at work for {waited_s:.0f} s"
-                )
+                self._tell(f"lookups aren't answered: the engine, or that of a peer, is at work for {waited_s:.0f} s")
         answered.result()
 
-    async def _tell(self, reason: str) -> None:
+    def _tell(self, reason: str) -> None:
         reason = self._stopping or reason
         was, self._readiness.reason = self._readiness.reason, reason
         self._readiness.beat_s = time.monotonic()
@@ -103,4 +99,4 @@ class Pulse:
             logger.warning("not ready: %s", reason)
         elif not reason and self.begun.is_set():
             logger.warning("ready again")
-        await self._told(reason)
+        self._told(reason)

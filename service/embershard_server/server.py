@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health
 
 from embershard.engine.tick import Ticker
 from embershard.errors import ConfigError, SnapshotError
@@ -21,23 +21,22 @@ from embershard_server.growths import Growths
 from embershard_server.loads import Loads
 from embershard_server.publications import Publications
 from embershard_server.readiness import Pulse
-from embershard_server.reflecting import add_reflection
-from embershard_server.servicers import Servicers
+from embershard_server.servicers import SERVICES, Servicers
 from embershard_server.sources import Sources
+from embershard_server.standard import Health, reflection_handlers
 from embershard_server.versions import Versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from embershard.config import Config
     from embershard.store.folder import DataDir
     from embershard_server.observing import Observing
-    from embershard_server.security import Security
+    from embershard_server.protection import Protection
     from embershard_server.start import Started
 
 logger = logging.getLogger(__name__)
 
-SERVICES = ("embershard.v1.EmbeddingService", "embershard.v1.AdminService")
 GRACE_S = 10.0
 """Longest that calls in flight may take to finish when the server leaves."""
 KEEPALIVE_S = 20
@@ -62,10 +61,10 @@ class Server:
         *,
         address: str,
         data: DataDir,
-        security: Security,
+        protection: Protection,
         observing: Observing,
     ) -> None:
-        self._security, self._observing = security, observing
+        self._protection, self._observing = protection, observing
         self._meters = FrontMeters(examine_every=observing.examine_every)
         self._replica, self._log = started.replica, started.log
         self._world = started.replica.engine.world
@@ -75,7 +74,7 @@ class Server:
         self._versions = Versions(started, data, config, self._loads, self._publications.trim)
         self._loop = asyncio.get_running_loop()
         self._leaving, self._told = asyncio.Event(), False
-        self._health = health.aio.HealthServicer()
+        self._health = Health(SERVICES)
         self._status = 0
 
     async def run(self, announce: Callable[[str, int], None]) -> int:
@@ -98,11 +97,13 @@ class Server:
         )
         for part in admin:
             part.serve(ticker)
-        gate = Gate(self._limits, self._security.access)
-        self._observing.observe(self._sources(ticker, gate))
+        gate = Gate(self._limits, self._protection.access)
         servicers = Servicers(self._replica, ticker, *admin, gate, self._meters, self._observing.tracing)
-        front, address = await self._open(servicers)
-        watching = asyncio.create_task(gate.watch())
+        shared = gate, self._meters
+        standard = [self._health.handler(*shared), *reflection_handlers([*SERVICES, health.SERVICE_NAME], *shared)]
+        front, address = await self._open([*servicers.handlers(), *standard])
+        self._observing.observe(self._sources(ticker, gate))
+        watching = asyncio.create_task(gate.sweep())
         watching.add_done_callback(self._watched)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._obey)
@@ -112,7 +113,7 @@ class Server:
         gc.collect()
         gc.freeze()
         ticker.start()
-        pulse = Pulse(ticker, self._observing.readiness, self._meters.pulses, self._tell_health)
+        pulse = Pulse(ticker, self._observing.readiness, self._meters.pulses, self._health.tell)
         beating = asyncio.create_task(pulse.run())
         beating.add_done_callback(self._watched)
         try:
@@ -120,7 +121,7 @@ class Server:
                 announce(address, ticker.version)
             await self._leaving.wait()
             logger.info("leaving: finishing the calls in flight")
-            await pulse.stop()
+            pulse.stop()
             ticker.leave(ready=False)
             gate.leave()
             await self._close(front, gate)
@@ -140,7 +141,7 @@ class Server:
             return HOST_LEFT
         return self._status
 
-    async def _open(self, servicers: Servicers) -> tuple[grpc.aio.Server, str]:
+    async def _open(self, handlers: Sequence[grpc.GenericRpcHandler]) -> tuple[grpc.aio.Server, str]:
         most = self._limits.message_bytes
         front = grpc.aio.server(
             options=[
@@ -165,12 +166,10 @@ class Server:
                 ("grpc.max_allowed_incoming_connections", self._limits.calls),
             ],
         )
-        front.add_generic_rpc_handlers(servicers.handlers())
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, front)
-        add_reflection(front, [*SERVICES, health.SERVICE_NAME], self._security.access, self._meters)
+        front.add_generic_rpc_handlers(handlers)
         host, _, port = self._address.rpartition(":")
         try:
-            if certificates := self._security.certificates:
+            if certificates := self._protection.certificates:
                 bound = front.add_secure_port(self._address, certificates.server_credentials())
             else:
                 bound = front.add_insecure_port(self._address)
@@ -205,11 +204,6 @@ class Server:
         for task in waiting:
             task.cancel()
         return pulse.begun.is_set()
-
-    async def _tell_health(self, reason: str) -> None:
-        status = health_pb2.HealthCheckResponse
-        for service in ("", *SERVICES):
-            await self._health.set(service, status.NOT_SERVING if reason else status.SERVING)
 
     def _sources(self, ticker: Ticker, gate: Gate) -> Sources:
         return Sources(

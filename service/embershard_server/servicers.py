@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from embershard_server.spans import Tracing
     from embershard_server.versions import Versions
 
+SERVICES = EMBEDDING, ADMIN = "embershard.v1.EmbeddingService", "embershard.v1.AdminService"
+
 SMALL = 20_000
 """Requests with fewer ids are prepared where they arrive: that takes less than changing threads for long."""
 
@@ -73,8 +75,8 @@ class Servicers:
         """For a gRPC server; not the generated ones, as `codec` serialises lookups and `handlers` reads requests."""
         shared = self._gate, self._meters, self._tracing
         return (
-            service("embershard.v1.EmbeddingService", self._embedding(), *shared),
-            service("embershard.v1.AdminService", self._admin(), *shared),
+            service(EMBEDDING, self._embedding(), *shared),
+            service(ADMIN, self._admin(), *shared),
         )
 
     def _embedding(self) -> list[Rpc]:

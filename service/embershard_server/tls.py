@@ -52,6 +52,13 @@ class Certificates:
             ) from error
         self._told = self._read
 
+    @property
+    def expires_s(self) -> float:
+        """When the server's own certificate does, in seconds since 1970."""
+        from cryptography import x509
+
+        return x509.load_pem_x509_certificate(self._current().pair.chain).not_valid_after_utc.timestamp()
+
     def server_credentials(self) -> grpc.ServerCredentials:
         """For a gRPC server, which asks again at each handshake."""
         return grpc.dynamic_ssl_server_credentials(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -13,13 +12,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from embershard.bearer import ROLES, digest_of, is_sendable
 from embershard.config.checking import checked, read_toml
 from embershard.config.specs import CLOSED, Name
 from embershard.errors import ConfigError
 
 SHORTEST, FEWEST = 16, 8
 """Characters of a token, and how many of them must differ."""
-VARIABLES = {role: f"EMBERSHARD_{role.upper()}_TOKEN" for role in ("read", "update", "admin")}
+VARIABLES = {role: f"EMBERSHARD_{role.upper()}_TOKEN" for role in ROLES}
 """{role: the variable that may have its token}."""
 
 _Count = Annotated[int, Field(strict=True, ge=1, le=2**62)]
@@ -73,11 +73,6 @@ class TokenFile:
                 raise ValueError(f"{other!r} and {spec.name!r} have the same token; each needs one of its own")
 
 
-def digest_of(token: str) -> bytes:
-    """What is kept of a token, and compared."""
-    return hashlib.sha256(token.encode()).digest()
-
-
 def load_tokens(path: Path) -> list[TokenSpec]:
     """Those of a TOML file.
 
@@ -125,5 +120,5 @@ def _check_strength(token: str) -> None:
             f"the token is easily guessed: it has fewer than {SHORTEST} characters, or fewer than {FEWEST} different "
             "ones; `openssl rand -hex 32` makes one"
         )
-    if not re.fullmatch(r"[!-~]+", token):
+    if not is_sendable(token):
         raise ValueError("the token has characters that can't be sent; it is ASCII without spaces")

@@ -3,6 +3,7 @@
 EmbershardError
 ├── InvalidInput          INVALID_ARGUMENT     the caller's data is wrong: nothing was changed
 ├── FingerprintMismatch   FAILED_PRECONDITION  the data belongs to another collection
+├── NotFound              NOT_FOUND            what is named isn't there
 ├── SequenceGap           OUT_OF_RANGE         a client's earlier update never came: nothing was changed
 ├── Overloaded            RESOURCE_EXHAUSTED   a bound was reached: send less, or later
 ├── DeadlineExceeded      DEADLINE_EXCEEDED    time ran out before the work began: it was dropped
@@ -34,6 +35,7 @@ __all__ = [
     "InternalError",
     "InvalidInput",
     "LogError",
+    "NotFound",
     "Overloaded",
     "SequenceGap",
     "SnapshotError",
@@ -54,6 +56,10 @@ class InvalidInput(EmbershardError, ValueError):
 
 class FingerprintMismatch(EmbershardError):
     """The data, client or snapshot belongs to another collection."""
+
+
+class NotFound(EmbershardError):
+    """What is named isn't there."""
 
 
 class SequenceGap(EmbershardError):
@@ -116,6 +122,7 @@ class InternalError(EmbershardError):
 STATUS_BY_ERROR: dict[type[EmbershardError], str] = {
     InvalidInput: "INVALID_ARGUMENT",
     FingerprintMismatch: "FAILED_PRECONDITION",
+    NotFound: "NOT_FOUND",
     SequenceGap: "OUT_OF_RANGE",
     Overloaded: "RESOURCE_EXHAUSTED",
     DeadlineExceeded: "DEADLINE_EXCEEDED",

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from embershard.client import Client, Security
 from embershard.client.delivery import LONGEST_WAIT_S, Waits
+from embershard.client.sync import client_of
 from embershard.client.wire import PIECE_BYTES
 from embershard.config import fingerprint_of
 from embershard.engine.publication import StagedFile
@@ -71,8 +72,7 @@ class Publisher:
     ) -> None:
         """`publisher` names the job: letters, digits, '_', '.' and '-'. `number` is that of its last publication.
         `security` is that of a client which is made here, of HOST:PORT."""
-        self._owns_client = isinstance(client, str)
-        self._client = Client(client, security=security) if isinstance(client, str) else client
+        self._client, self._owns_client = client_of(client, security)
         self.publisher, self.number = publisher, number
         self._world, self._timeout_s, self._told = world, timeout_s, told
         self._in_doubt = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import os
 import secrets
@@ -10,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from embershard.bearer import ROLES, digest_of
 from embershard.cli.answer import Answer, need_packages
 from embershard.errors import InvalidInput
 
@@ -33,7 +33,6 @@ With --json: {"folder": "secrets", "files": ["ca.pem", …], "hosts": ["localhos
 _LASTS_DAYS: Final = 365
 _AUTHORITY_LASTS_DAYS: Final = 3650
 _ALWAYS: Final = ("localhost", "127.0.0.1", "::1")
-_ROLES: Final = ("read", "update", "admin")
 
 
 def add_credentials(command: Command) -> None:
@@ -95,10 +94,10 @@ def _write(folder: Path, files: dict[str, bytes]) -> None:
 
 def _tokens() -> dict[str, bytes]:
     """A random token for each role, and the file of their digests."""
-    tokens = {role: secrets.token_hex(32) for role in _ROLES}
+    tokens = {role: secrets.token_hex(32) for role in ROLES}
     entries = [
         f'[[tokens]]\nname = "{role}"\nrole = "{role}"\n'
-        f'sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"    # of what {role}.token has\n'
+        f'sha256 = "{digest_of(token).hex()}"    # of what {role}.token has\n'
         for role, token in tokens.items()
     ]
     return {f"{role}.token": f"{token}\n".encode() for role, token in tokens.items()} | {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,14 +11,14 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from embershard.bearer import is_sendable
+from embershard.environment import flag
 from embershard.errors import InvalidInput
 from embershard.loopback import is_loopback
 from embershard.pem import read_authorities, read_pair
 
 Metadata = tuple[tuple[str, str], ...]
 """What goes with a call, beside its messages."""
-
-_YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +52,7 @@ class Security:
             raise InvalidInput(f"the client's {given} is given without its {missing}: a certificate has a key")
         if self.server_name is not None and not self.encrypts:
             raise InvalidInput("a server_name is what a certificate says: give tls or ca, too")
-        if self.token is not None and not re.fullmatch(r"[!-~]+", self.token):
+        if self.token is not None and not is_sendable(self.token):
             raise InvalidInput("the token has characters that can't be sent, or none; it is ASCII without spaces")
 
     @classmethod
@@ -70,7 +69,7 @@ class Security:
         given = {name: value for name, value in given.items() if value is not None}
         if "token" not in given:
             fields["token"] = _token_of_environment()
-        return cls(**{"tls": _flag("EMBERSHARD_TLS"), **fields, **given})
+        return cls(**{"tls": flag("EMBERSHARD_TLS"), **fields, **given})
 
     @property
     def encrypts(self) -> bool:
@@ -134,7 +133,7 @@ def read_token(path: Path) -> str:
         raise InvalidInput(f"{path}: can't be read: {error.strerror}") from error
     except UnicodeDecodeError:
         token = ""
-    if not re.fullmatch(r"[!-~]+", token):
+    if not is_sendable(token):
         raise InvalidInput(f"{path}: is no file of a token alone, ASCII without spaces") from None
     return token
 
@@ -144,10 +143,3 @@ def _token_of_environment() -> str | None:
     if token and file:
         raise InvalidInput("EMBERSHARD_TOKEN and EMBERSHARD_TOKEN_FILE are both set: set one of them")
     return read_token(Path(file)) if file else token or None
-
-
-def _flag(variable: str) -> bool:
-    text = os.environ.get(variable, "").lower()
-    if text not in (*_YES, *_NO):
-        raise InvalidInput(f"{variable}={text}: is neither 1 nor 0")
-    return text in _YES

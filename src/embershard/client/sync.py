@@ -15,7 +15,7 @@ from embershard.client.resend import Unanswered
 from embershard.client.security import Security
 from embershard.client.throttle import Throttle
 from embershard.client.wire import TIMEOUT_S, Features, embedding_stub, lookup_request, update_request
-from embershard.errors import DeadlineExceeded, EmbershardError
+from embershard.errors import DeadlineExceeded, EmbershardError, InvalidInput
 from embershard.types import Rows
 from embershard.v1 import embershard_pb2 as pb
 
@@ -201,3 +201,16 @@ class Client(AdminCalls):
             else:
                 delivery.done()
                 return int(answer.version)
+
+
+def client_of(service: Client | str, security: Security | None) -> tuple[Client, bool]:
+    """A client that there is, or one that is made here of HOST:PORT; and which of both.
+
+    Raises:
+        InvalidInput: there is a client, which has a security of its own.
+    """
+    if isinstance(service, str):
+        return Client(service, security=security), True
+    if security is not None:
+        raise InvalidInput("security is that of a client which is made here: give HOST:PORT, or a client with it")
+    return service, False

@@ -45,7 +45,8 @@ def check_host_memory(needed: int, world: World, what: str, advice: str) -> None
         ConfigError: on every rank.
     """
     freed()  # what was let go before
-    _check(needed, _host_memory() // world.local_size, world, what, advice)
+    used, there = memory_of_host()
+    _check(needed, (there - used) // world.local_size, world, what, advice)
 
 
 def memory_of_host() -> tuple[int, int]:
@@ -67,11 +68,3 @@ def _check(needed: int, free: int, world: World, what: str, advice: str) -> None
 
 def _gib(size: int) -> str:
     return f"{size / 2**30:,.1f} GiB"
-
-
-def _host_memory() -> int:
-    """Bytes that are free on this host, or in this container if that is less."""
-    free = int(psutil.virtual_memory().available)
-    if _LIMIT.is_file() and (most := _LIMIT.read_text().strip()).isdecimal():
-        free = min(free, int(most) - int(_USED.read_text()))
-    return free

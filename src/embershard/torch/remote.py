@@ -17,6 +17,7 @@ from torch import Tensor
 
 from embershard.client import Client, Security
 from embershard.client.delivery import Waits
+from embershard.client.sync import client_of
 from embershard.errors import EmbershardError, FingerprintMismatch, InvalidInput, Unavailable
 from embershard.torch.batches import Batches, bags, one_each, parts, same
 from embershard.torch.limits import Limits
@@ -72,8 +73,8 @@ class Remote:
         if staleness < 0:
             raise InvalidInput(f"staleness {staleness} is no number of updates; 0 waits for each")
         self.staleness = staleness
-        self._timeout_s, self._owns_client, self._closed = timeout_s, isinstance(service, str), False
-        self._client = Client(service, security=security) if isinstance(service, str) else service
+        self._timeout_s, self._closed = timeout_s, False
+        self._client, self._owns_client = client_of(service, security)
         try:
             self.description = self._described(fingerprint)
         except EmbershardError:

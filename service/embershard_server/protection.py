@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Security:
+class Protection:
     """Of a rank's front end, and of its metrics."""
 
     certificates: Certificates | None
@@ -36,7 +36,7 @@ class Security:
         return self.certificates.https_context() if self.certificates else None
 
 
-def security_of(options: argparse.Namespace, addresses: dict[str, str]) -> Security:
+def protection_of(options: argparse.Namespace, addresses: dict[str, str]) -> Protection:
     """What the flags say; `addresses` is {flag: what it gave}, --listen among them.
 
     Raises:
@@ -53,4 +53,4 @@ def security_of(options: argparse.Namespace, addresses: dict[str, str]) -> Secur
         logger.warning(
             "no tokens are given: %s may read, change and administer what %s serves", who, addresses["--listen"]
         )
-    return Security(certificates=certificates, access=Access(tokens, options.tokens) if tokens else None)
+    return Protection(certificates=certificates, access=Access(tokens, options.tokens) if tokens else None)
