@@ -19,6 +19,7 @@ from embershard_server.options import parse
 if TYPE_CHECKING:
     import argparse
 
+    from embershard.config import Config, TableSpec
     from embershard.engine.base import Engine
 
 logger = logging.getLogger("embershard_server")
@@ -65,6 +66,10 @@ def _serve(options: argparse.Namespace, rank: int) -> int:
     address = addresses["--listen"]
     protection = protection_of(options, addresses)
     flags = " --ca CA.pem" * bool(protection.certificates) + " --token-file FILE" * bool(protection.access)
+    told = _log if options.log_format == "json" else _print
+    if options.check:
+        told([_collection(config), *map(_table, config.tables), f"this would be served on {address}"])
+        return 0
     check_free(address)
     keep_freed_memory()
     from embershard.quiet import quieten
@@ -83,22 +88,40 @@ def _serve(options: argparse.Namespace, rank: int) -> int:
         async def run() -> int:
             server = Server(started, config, address=address, data=data, protection=protection, observing=observing)
             engine = started.replica.engine
-            return await server.run(lambda bound, version: _announce(engine, bound, version, observing.url, flags))
+            return await server.run(
+                lambda bound, version: told(_announcement(engine, bound, version, observing.url, flags))
+            )
 
         return asyncio.run(run())
 
 
-def _announce(engine: Engine, address: str, version: int, metrics: str, flags: str) -> None:
+def _print(lines: Sequence[str]) -> None:
+    """In one write, line ends and all, so that the lines of several ranks don't run into each other."""
+    sys.stdout.write("\n".join([*lines, ""]))
+    sys.stdout.flush()
+
+
+def _log(lines: Sequence[str]) -> None:
+    for line in lines:
+        logger.info("%s", line.strip())
+
+
+def _collection(config: Config) -> str:
+    return f"collection {config.collection.name!r}, fingerprint {config.fingerprint()}"
+
+
+def _table(table: TableSpec, size: str = "") -> str:
+    shape = f"{table.name:<16} {table.rows:>13,} × {table.dim:<5} {table.dtype}"
+    return f"  {shape}  {table.ids.kind:<10} {size}  ← {', '.join(table.features)}"
+
+
+def _announcement(engine: Engine, address: str, version: int, metrics: str, flags: str) -> list[str]:
     """Tells the operator what is served, and where."""
     config, world, sizes = engine.config, engine.world, engine.table_bytes()
     lines = []
     if world.rank == 0:
-        lines.append(f"collection {config.collection.name!r}, fingerprint {config.fingerprint()}, version {version}")
-        lines += [
-            f"  {table.name:<16} {table.rows:>13,} × {table.dim:<5} {table.dtype}  {table.ids.kind:<10} "
-            f"{sizes[table.name] / 2**20:>10,.1f} MiB  ← {', '.join(table.features)}"
-            for table in config.tables
-        ]
+        lines += [f"{_collection(config)}, version {version}"]
+        lines += [_table(table, f"{sizes[table.name] / 2**20:>10,.1f} MiB") for table in config.tables]
         lines.append(f"  {sum(sizes.values()) / 2**20:,.1f} MiB of rows and optimizer state on {world.size} rank(s)")
     who = f"rank {world.rank} of {world.size} ({engine.name} engine)"
     if metrics:
@@ -108,9 +131,7 @@ def _announce(engine: Engine, address: str, version: int, metrics: str, flags: s
         feature = config.tables[0].features[0]
         command = Path(sys.executable).with_name("embershard")
         lines.append(f"try: {command} lookup --target {address}{flags} --ids {feature}=1,2,3")
-    # In one write, line ends and all, so that the lines of several ranks don't run into each other.
-    sys.stdout.write("\n".join([*lines, ""]))
-    sys.stdout.flush()
+    return lines
 
 
 if __name__ == "__main__":

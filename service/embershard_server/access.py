@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
@@ -60,9 +61,12 @@ class Access:
     def __init__(self, tokens: Sequence[TokenSpec], file: Path | None = None) -> None:
         """`file` is where the tokens are from, and is read again when it has changed."""
         self._file, self._stamp = file, file and stamp_of(file)
+        self.is_stale = False
+        """Whether the file has changed and can't be used."""
         self._callers: dict[tuple[str, str, bytes], Caller] = {}
         self._take(tokens)
-        self._refusals, self._told = 0, float("-inf")
+        self._refusals: Counter[str] = Counter()
+        self._told = float("-inf")
 
     def caller(self, context: Context, needs: Role, watch: Watch) -> Caller:
         """Who makes a call, if they may; notes their name.
@@ -93,12 +97,13 @@ class Access:
         are, and is told once."""
         if self._file is None or (stamp := stamp_of(self._file)) == self._stamp:
             return False
-        self._stamp = stamp
+        self._stamp, self.is_stale = stamp, True
         try:
             self._take(load_tokens(self._file))
         except ConfigError as error:
             logger.error("the file of tokens has changed and can't be used; those of before stay: %s", error)
             return False
+        self.is_stale = False
         logger.info("%s: has changed, and its tokens are valid now: %s", self._file, ", ".join(self.names))
         return True
 
@@ -119,14 +124,19 @@ class Access:
             caller.revoked = True
 
     def _refused(self, watch: Watch, context: Context, reason: Refusal) -> Refusal:
-        self._refusals += 1
-        if (now := time.monotonic()) >= self._told + TOLD_S:
-            what = f"{watch.identity or 'somebody without a valid token'} at {context.peer()}, of {watch.name}"
-            logger.warning(
-                "calls that their callers may not make, and refused: %d, the last by %s", self._refusals, what
-            )
-            self._refusals, self._told = 0, now
+        watch.lead()
+        self._refusals[f"{watch.name} by {watch.identity or 'somebody without a valid token'}"] += 1
+        logger.debug("%s from %s is refused: %s", watch.name, context.peer(), reason)
+        self.tell_refusals()
         return reason
+
+    def tell_refusals(self) -> None:
+        """Logs what was refused since the last time, unless that was just now."""
+        if self._refusals and (now := time.monotonic()) >= self._told + TOLD_S:
+            told = ", ".join(f"{count} × {what}" for what, count in self._refusals.most_common())
+            logger.warning("calls that their callers may not make, and refused: %s", told)
+            self._refusals.clear()
+            self._told = now
 
 
 def revocation() -> Unauthenticated:

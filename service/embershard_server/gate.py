@@ -132,8 +132,10 @@ class Gate:
     async def sweep(self) -> None:
         """Ends what stalls or sends too much, again and again."""
         while True:
-            if self._access and self._access.renewed():
-                self._end_revoked()
+            if self._access:
+                self._access.tell_refusals()
+                if self._access.renewed():
+                    self._end_revoked()
             for peer in self._peers.values():
                 peer.settled, peer.taken = peer.taken, 0
             received, spent_s = await asyncio.to_thread(connections.received)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from shutil import disk_usage
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,13 +16,13 @@ import embershard
 from embershard.engine.memory import memory_of_host
 from embershard.types import Provenance
 from embershard_server.families import Histograms, counter, gauge, histogram
+from embershard_server.protection import PLAIN, Protection
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from embershard_server.readiness import Readiness
     from embershard_server.sources import Sources
-    from embershard_server.tls import Certificates
 
 Metrics = Iterator["Metric"]
 
@@ -29,8 +30,8 @@ Metrics = Iterator["Metric"]
 class Exporter(Collector):
     """Makes the metrics of a rank, from when it starts on; all of them once it has `sources`."""
 
-    def __init__(self, readiness: Readiness, certificates: Certificates | None = None) -> None:
-        self._readiness, self._certificates = readiness, certificates
+    def __init__(self, readiness: Readiness, protection: Protection = PLAIN) -> None:
+        self._readiness, self._protection = readiness, protection
         self.sources: Sources | None = None
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -48,13 +49,21 @@ class Exporter(Collector):
         used, there = memory_of_host()
         yield gauge("memory_used_bytes", "Memory that is used on this host or in this container.", [], {(): used})
         yield gauge("memory_limit_bytes", "Memory that this host or container has.", [], {(): there})
-        if self._certificates:
-            text = "When the server's own certificate expires, in seconds since 1970."
-            yield gauge("certificate_expiry_timestamp_seconds", text, [], {(): self._certificates.expires_s})
+        yield from self._secrets()
         if (sources := self.sources) is not None:
             sources.front.settle()
             for of_part in (_about, _calls, _lookups, _queue, _engine, _tables, _vocabularies, _log, _snapshots):
                 yield from of_part(sources)
+
+    def _secrets(self) -> Metrics:
+        certificates, access = self._protection.certificates, self._protection.access
+        if certificates:
+            text = "When the server's own certificate expires, in seconds since 1970."
+            yield gauge("certificate_expiry_timestamp_seconds", text, [], {(): certificates.expires_s})
+        kept = {("certificates",): certificates, ("tokens",): access}
+        stale = {files: of_it.is_stale for files, of_it in kept.items() if of_it}
+        text = "Whether files have changed and can't be used, so that what they had before holds, 1 or 0."
+        yield gauge("stale_files", text, ["files"], stale)
 
 
 def _about(sources: Sources) -> Metrics:
@@ -185,6 +194,8 @@ def _log(sources: Sources) -> Metrics:
     yield counter("log_appended_bytes", "Bytes of requests in the update log.", [], {(): log.meters.bytes})
     yield counter("log_failures", "Batches that couldn't be written to the update log.", [], {(): log.meters.failures})
     yield gauge("log_bytes", "What the update log takes on the disk.", [], {(): log.size()})
+    free = disk_usage(log.folder).free
+    yield gauge("data_dir_free_bytes", "What is free on the disk of the data directory.", [], {(): free})
 
 
 def _snapshots(sources: Sources) -> Metrics:

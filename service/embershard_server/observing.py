@@ -35,7 +35,7 @@ class Observing:
             from embershard_server.endpoint import Endpoint
             from embershard_server.metrics import Exporter
 
-            self._exporter = Exporter(self.readiness, protection.certificates)
+            self._exporter = Exporter(self.readiness, protection)
             self._endpoint = Endpoint(address, self.readiness, self._exporter, protection.https)
             self.url = self._endpoint.url
 

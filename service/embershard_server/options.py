@@ -21,6 +21,7 @@ examples:
   embershard serve --config shop.toml --listen 0.0.0.0:50051 --tls-cert server.pem --tls-key server.key \\
       --tokens tokens.toml
   torchrun --nproc-per-node 4 -m embershard_server --config shop.toml --data-dir state/
+  embershard serve --config shop.toml --check
 
 Under torchrun every rank has a front end, a host's rank r on port + r, and the tables are cut row-wise over all ranks.
 On SIGTERM or Ctrl-C the server finishes the calls in flight, writes a snapshot and leaves. torchrun kills ranks that
@@ -78,6 +79,11 @@ def parser(prog: str) -> argparse.ArgumentParser:
         metavar="N",
         help="one lookup in N is examined for the metric of where vectors come from, 0: none "
         "(EMBERSHARD_PROVENANCE_EVERY, default %(default)s)",
+    )
+    add(
+        "--check",
+        action="store_true",
+        help="read the configuration and the files that flags name, tell what would be served, and end",
     )
     return made
 

@@ -36,6 +36,10 @@ class Protection:
         return self.certificates.https_context() if self.certificates else None
 
 
+PLAIN = Protection(certificates=None, access=None)
+"""None at all."""
+
+
 def protection_of(options: argparse.Namespace, addresses: dict[str, str]) -> Protection:
     """What the flags say; `addresses` is {flag: what it gave}, --listen among them.
 

@@ -53,6 +53,12 @@ class Certificates:
         self._told = self._read
 
     @property
+    def is_stale(self) -> bool:
+        """Whether files have changed and can't be used."""
+        self._current()
+        return bool(self._problem)
+
+    @property
     def expires_s(self) -> float:
         """When the server's own certificate does, in seconds since 1970."""
         from cryptography import x509

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ from embershard.errors import InstallError
 
 if TYPE_CHECKING:
     from embershard_server.spans import Tracing
+
+logger = logging.getLogger(__name__)
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 """Variables that have calls traced."""
@@ -30,4 +33,5 @@ def tracing(rank: int) -> Tracing | None:
             f"{asked[0]} asks for traces, and {error.name} isn't installed: pip install 'embershard[tracing]', or "
             "unset it"
         ) from error
+    logger.info("traces calls, to what %s says", asked[0])
     return Tracing(rank)

@@ -49,6 +49,9 @@ __all__ = [
 class EmbershardError(Exception):
     """The root: catch this to catch everything that embershard raises on purpose."""
 
+    request_id: str = ""
+    """By which the server's log has the call, of errors that a server has told."""
+
 
 class InvalidInput(EmbershardError, ValueError):
     """The caller's data is wrong; nothing was changed."""

@@ -149,7 +149,7 @@ class Service:
                 with self._changed:
                     self.lines.append(line)
                     self._changed.notify_all()
-                if match := re.match(r"rank (\d+) of \d+ \(\w+ engine\) serves (\S+)", line):
+                if match := re.search(r"rank (\d+) of \d+ \(\w+ engine\) serves ([^\s\"]+)", line):
                     self._note(served=(int(match[1]), match[2]))
         self._note(ended=True)
 

@@ -62,5 +62,8 @@ def _print(answer: Answer, *, as_json: bool) -> None:
 
 
 def _complain(error: EmbershardError, *, as_json: bool) -> None:
-    document = {"error": {"kind": type(error).__name__, "message": str(error)}}
-    print(json.dumps(document) if as_json else f"embershard: {error}", file=sys.stderr)
+    told = {"kind": type(error).__name__, "message": str(error)}
+    if error.request_id:
+        told["request_id"] = error.request_id
+    text = f"embershard: {error}" + (f" [request_id {error.request_id}]" if error.request_id else "")
+    print(json.dumps({"error": told}) if as_json else text, file=sys.stderr)

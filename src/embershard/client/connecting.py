@@ -16,7 +16,8 @@ _MEANINGS = {
     "EMBERSHARD_SERVER_NAME, Security(server_name=…))",
     "Socket closed": "the server closed the connection at once: it speaks TLS, perhaps (--ca FILE or --tls), or wants "
     "another certificate of the client (--client-cert and --client-key FILE)",
-    "": "nothing answers there: start `embershard serve`, or give another address",
+    "": "nothing answers there: start `embershard serve`, or give another address (a name may have several, of which "
+    "this is the last that was tried; GRPC_VERBOSITY=INFO tells of each)",
 }
 """{what gRPC says: what it means, and what to do}; the first that fits."""
 _PROBE, _PROBE_S = "/grpc.health.v1.Health/Check", 2.0

@@ -237,15 +237,15 @@ def translated_errors(target: str) -> Iterator[None]:
         details = explained(_PLAIN.get(error.details() or "", error.details() or status))
         kind = ERROR_BY_STATUS.get(status, Unavailable if status == "CANCELLED" else InternalError)
         told = kind(f"{target}: {details}")
+        trailing: Any = error.trailing_metadata() or ()
+        metadata = dict(trailing)
+        told.request_id = str(metadata.get("x-request-id", ""))
         if isinstance(told, Overloaded):
-            told.retry_after_s = _pushback_s(error)
+            told.retry_after_s = _pushback_s(metadata)
         raise told from error
 
 
-def _pushback_s(error: grpc.RpcError) -> float | None:
+def _pushback_s(metadata: Mapping[str, Any]) -> float | None:
     """How long the server asks to wait, in gRPC's own words (gRFC A6)."""
-    metadata: Any = error.trailing_metadata() or ()
-    for key, value in metadata:
-        if key == "grpc-retry-pushback-ms" and value.isdecimal():
-            return int(value) / 1000
-    return None
+    value = str(metadata.get("grpc-retry-pushback-ms", ""))
+    return int(value) / 1000 if value.isdecimal() else None

@@ -97,7 +97,7 @@ class UpdateLog:
 
     def __init__(self, folder: Path, *, mode: str, about: Callable[[], dict[str, Any]], last: int) -> None:
         """`about` describes the tables with which a new file begins; `last` is the version that there is already."""
-        self._folder, self._mode, self._about, self._last = folder, mode, about, last
+        self.folder, self._mode, self._about, self._last = folder, mode, about, last
         self.meters = LogMeters()
         self._database: sqlite3.Connection | None = None
         self._path = self._name_next()
@@ -139,7 +139,7 @@ class UpdateLog:
     def size(self) -> int:
         """Bytes of its files; from any thread."""
         found = 0
-        for segment in segments(self._folder):
+        for segment in segments(self.folder):
             with suppress(FileNotFoundError):  # it was just deleted
                 found += segment.stat().st_size
                 found += segment.with_name(segment.name + "-wal").stat().st_size
@@ -180,8 +180,8 @@ class UpdateLog:
     def _open(self) -> sqlite3.Connection:
         """The present file, opened anew after a failure: what of that one's batch may be there goes."""
         if self._database is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            sync_folder(self._folder.parent)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(self.folder.parent)
             if first_of(self._path) == self._last + 1:
                 _delete(self._path)  # nothing in it was ever acknowledged
             database = connect(self._path, self._mode)
@@ -195,7 +195,7 @@ class UpdateLog:
                     database.execute("DELETE FROM about")
                     database.execute("INSERT INTO about VALUES (?)", [json.dumps(about)])
                 database.execute("COMMIT")
-                sync_folder(self._folder)
+                sync_folder(self.folder)
             except BaseException:
                 database.close()
                 raise
@@ -211,7 +211,7 @@ class UpdateLog:
                 logger.warning("the update log %s can't be closed: %s", self._path, error)
 
     def _name_next(self) -> Path:
-        return self._folder / f"{self._last + 1:012d}.sqlite"
+        return self.folder / f"{self._last + 1:012d}.sqlite"
 
     def _rotate(self) -> None:
         if self._mode != "none" and self._name_next() != self._path:
@@ -220,8 +220,8 @@ class UpdateLog:
 
     def _trim(self, version: int) -> None:
         try:
-            for segment, following in pairwise(segments(self._folder)):
+            for segment, following in pairwise(segments(self.folder)):
                 if first_of(following) <= version + 1 and segment != self._path:
                     _delete(segment)
         except OSError as error:  # the next snapshot tries again
-            logger.warning("of %s, what is needed no more can't be deleted: %s", self._folder, error)
+            logger.warning("of %s, what is needed no more can't be deleted: %s", self.folder, error)

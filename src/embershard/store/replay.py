@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from embershard.collection import Collection
     from embershard.config import Config
     from embershard.engine.replica import Replica
+
+logger = logging.getLogger(__name__)
 
 _NEVER = 2**63 - 1
 _CHUNK = 256
@@ -146,8 +149,15 @@ def connect_to_read(path: Path, restore: str = "") -> sqlite3.Connection:
         LogError: it is no such file, is damaged before its end, or can't be opened; with what to do about it.
     """
     restore = restore or f"restore it from a copy, or move {path.parent} away"
-    if is_synced(path) and (lost := lost_commits(path)):
-        raise LogError(f"{path}: {path.name}-wal is damaged: {lost} acknowledged batches can't be read; {restore}")
+    lost = lost_commits(path) if is_synced(path) else 0
+    if lost > 1:
+        raise LogError(f"{path}: {path.name}-wal is damaged: {lost - 1} acknowledged batches can't be read; {restore}")
+    if lost:
+        logger.warning(
+            "%s: the last batch isn't whole, and is left out: the process ended while it was written, and then nobody "
+            "was told of it; if the power or the disk failed, compare with a copy",
+            path,
+        )
     try:
         database = connect(path)
         database.execute("SELECT * FROM sqlite_schema").fetchall()

@@ -17,7 +17,10 @@ _PAGE_SIZE = 4096
 
 
 def lost_commits(database: Path) -> int:
-    """Commits that were finished, and that SQLite wouldn't find: 0 unless the log is damaged before its end."""
+    """Commits at its end that SQLite won't find, as what there is of them is damaged.
+
+    The last of them may be one that a crash has left unfinished, which nobody was told of; damage looks the same.
+    """
     path = database.with_name(database.name + "-wal")
     if not path.is_file() or path.stat().st_size < _HEADER.size:
         return 0
@@ -38,7 +41,7 @@ def lost_commits(database: Path) -> int:
             sums = _checksum(data[start + _FRAME.size : start + size], sums, order)
             intact = sums == (first, second) and known_salt == salt
         lost += bool(commit) and not intact
-    return max(lost - 1, 0)  # the last may never have been acknowledged
+    return lost
 
 
 def _checksum(data: bytes, sums: tuple[int, int], order: str) -> tuple[int, int]:
