@@ -18,6 +18,7 @@ import yaml
 from support.metrics import Scrape, told
 from support.raw import Raw, float32, int32, int64, lookup, update
 from support.service import Service
+from support.waiting import eventually
 
 from embershard import Client
 from embershard.v1 import embershard_pb2 as pb
@@ -162,11 +163,13 @@ def test_updates_are_counted_as_they_are_logged_and_applied(service: Service, ra
     numbered.client_id, numbered.sequence = "one", 1
     for sent in (request, numbered, numbered):
         raw.call("Update", sent)
-    raw.stream("UpdateStream", [request, request])
+    last = pb.UpdateResponse.FromString(raw.stream("UpdateStream", [request, request])[-1])
     assert more("calls_total", "rpc", "code") == {("Update", "OK"): 3, ("UpdateStream", "OK"): 1}
     # The repeated one names nothing anew.
     assert more("ids_total", "rpc", "feature") == {("Update", "user_id"): 4, ("UpdateStream", "user_id"): 4}
-    for rank in range(service.size):
+    for rank, target in service.addresses.items():
+        with Client(target) as client:
+            client.lookup({}, min_version=last.version)  # other ranks may apply a moment after rank 0 has answered
         assert more("entries_total", "kind", rank=rank) == {("update",): 4}
         assert more("update_stage_seconds_count", "stage", rank=rank)[("apply",)] == 4
         assert more("version", rank=rank) == {(): 4}
@@ -193,8 +196,8 @@ def test_vocabularies_and_snapshots_are_told(raw: Raw, service: Service, more: A
     for _ in range(3):
         raw.call("Update", update(word, gradients=float32(1, 1, 1, 1)))
     made = pb.SnapshotResponse.FromString(raw.call("Snapshot", pb.SnapshotRequest()))
-    while Scrape(service.metrics[0]).value("snapshot_version") != made.version:
-        pass  # its caller may hear of it a moment before
+    # Its caller may hear of it a moment before.
+    eventually(lambda: Scrape(service.metrics[0]).value("snapshot_version") == made.version)
     assert more("vocabulary_admitted_total", "table") == {("query",): 1}
     assert more("vocabulary_ids", "table") == {("query",): 1}
     now = Scrape(service.metrics[0])
