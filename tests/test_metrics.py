@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
+import trustme
 import yaml
 from support.metrics import Scrape, told
 from support.raw import Raw, float32, int32, int64, lookup, update
@@ -252,13 +254,21 @@ def test_metrics_come_in_the_format_that_is_asked_for(service: Service) -> None:
     assert answer.text.endswith("# EOF\n")
 
 
-def test_dashboards_and_rules_name_metrics_that_there_are(service: Service) -> None:
+def test_dashboards_and_rules_name_metrics_that_there_are(tmp_path: Path) -> None:
+    """Of a server with TLS, as some are of its certificate."""
+    authority, trusting = trustme.CA(), ssl.create_default_context()
+    authority.configure_trust(trusting)
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(tmp_path / "server.key")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "server.pem")
+    flags = ["--tls-cert", tmp_path / "server.pem", "--tls-key", tmp_path / "server.key"]
+    with Service(CONFIG, tmp_path / "state", flags=[*flags, "--metrics-listen", "127.0.0.1:0"]) as secured:
+        there = Scrape(secured.metrics[0], context=trusting).names
     dashboard = json.loads((DEPLOY / "grafana" / "embershard.json").read_text())
     rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     asked += [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     named = {name for query in asked for name in re.findall(r"\b(?:embershard|process)_\w+", query)}
     of_a_gpu = {"embershard_device_memory_used_bytes", "embershard_device_memory_limit_bytes"}
-    there = set().union(*(Scrape(url).names for url in service.metrics.values()))
     assert len(named) > 50
     assert named - of_a_gpu <= there
