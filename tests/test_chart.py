@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from support.helm import CHART, Releases, helm, tool
+from support.pages import ROOT
 
-ROOT = Path(__file__).parents[1]
-CHART = ROOT / "deploy" / "helm" / "embershard"
 MODES = ["process", "ranks", "hosts"]
 """Each has values in ci/."""
 KUBERNETES = ["1.33", "1.37"]
@@ -22,19 +21,6 @@ KUBERNETES = ["1.33", "1.37"]
 SERVES = ("--set=collection.existingConfigMap=shop", "--set=plaintext=true")
 HOSTS = (*SERVES, "--set=mode=hosts", "--set=hosts=2", "--set=persistence.accessModes={ReadWriteMany}")
 FOUR = (*HOSTS, "--set=ranksPerHost=4")
-
-
-def tool(name: str) -> Path:
-    """Helm or kubectl, where `make` puts them, or EMBERSHARD_TOOLS says."""
-    found = Path(os.environ.get("EMBERSHARD_TOOLS", ROOT / ".venv" / "tools")) / name
-    if not found.is_file():
-        pytest.skip(f"there is no {found}: python tools/deploy_tools.py brings it")
-    return found
-
-
-def helm(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [str(tool("helm")), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 def rendered(*arguments: object) -> list[dict[str, Any]]:
@@ -121,6 +107,23 @@ def test_nonsense_is_refused_with_what_to_do(arguments: Sequence[str], message: 
     done = helm("template", "shop", CHART, *arguments)
     assert done.returncode != 0
     assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--set=mode=hosts,hosts=2", "persistence.accessModes must be"),
+        ("--set=mode=hosts,hosts=2 --set=persistence.accessModes={ReadWriteMany}", "a claim can't be changed"),
+        ("--set=persistence.size=1Gi", "a claim can't be changed"),
+    ],
+)
+def test_an_upgrade_in_the_documentation_is_one_that_would_be_done(flags: str, message: str) -> None:
+    tool("helm")
+    releases, chart = Releases(), "deploy/helm/embershard"
+    releases.take(f"helm install shop {chart} {' '.join(SERVES)}")
+    releases.take(f"helm upgrade shop {chart} --reuse-values --set=logLevel=debug")
+    with pytest.raises(AssertionError, match=message):
+        releases.take(f"helm upgrade shop {chart} --reuse-values {flags}")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The documentation is true: commands and code are run, links lead somewhere, generated parts are current."""
+"""The documentation is true: code is run, commands are run or checked, links lead somewhere, and parts are current."""
 
 from __future__ import annotations
 
