@@ -20,7 +20,7 @@ STEP
 STEP
     say "Credentials, for trials: an authority, the server's certificate, and a token for each role."
     run <<STEP
-embershard credentials secrets/ --host localhost
+embershard credentials secrets/
 STEP
     say "Serve the sample collection."
     start <<STEP

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,28 +11,16 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from support.helm import CHART, Releases, helm, tool
+from support.pages import ROOT
 
-ROOT = Path(__file__).parents[1]
-CHART = ROOT / "deploy" / "helm" / "embershard"
 MODES = ["process", "ranks", "hosts"]
 """Each has values in ci/."""
 KUBERNETES = ["1.33", "1.37"]
 """Versions whose schemas the manifests are held against."""
 SERVES = ("--set=collection.existingConfigMap=shop", "--set=plaintext=true")
 HOSTS = (*SERVES, "--set=mode=hosts", "--set=hosts=2", "--set=persistence.accessModes={ReadWriteMany}")
-
-
-def tool(name: str) -> Path:
-    """Helm or kubectl, where `make` puts them, or EMBERSHARD_TOOLS says."""
-    found = Path(os.environ.get("EMBERSHARD_TOOLS", ROOT / ".venv" / "tools")) / name
-    if not found.is_file():
-        pytest.skip(f"there is no {found}: python tools/deploy_tools.py brings it")
-    return found
-
-
-def helm(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [str(tool("helm")), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+FOUR = (*HOSTS, "--set=ranksPerHost=4")
 
 
 def rendered(*arguments: object) -> list[dict[str, Any]]:
@@ -105,7 +92,12 @@ def test_kubectl_reads_the_manifests(mode: str, tmp_path: Path) -> None:
         ((*SERVES, "--set=mode=hosts"), "mode hosts needs hosts of 2 or more"),
         ((*HOSTS, "--set=persistence.accessModes={ReadWriteOnce}"), "persistence.accessModes must be [ReadWriteMany]"),
         ((*HOSTS, "--set=gpus=2"), "gpus is 2 and ranksPerHost 1"),
-        ((*HOSTS, "--set=ranksPerHost=4", "--set=metricsPort=50053"), "metricsPort 50053 is one of the ranks' own"),
+        ((*FOUR, "--set=metricsPort=50054"), "metricsPort 50054 is too near to service.port 50051"),
+        ((*FOUR, "--set=metricsPort=50048"), "metricsPort 50048 is too near to service.port 50051"),
+        ((*SERVES, "--set=metricsPort=50051"), "metricsPort 50051 is too near to service.port 50051"),
+        ((*FOUR, "--set=rendezvousPort=50054"), "rendezvousPort 50054 is one of the ranks' own, which service.port"),
+        ((*FOUR, "--set=rendezvousPort=9464"), "rendezvousPort 9464 is one of the ranks' own, which metricsPort"),
+        ((*FOUR, "--set=service.port=65533"), "service.port 65533 leaves no room for 4 ranks"),
         ((*SERVES, "--set=mode=cluster"), "mode"),
         ((*SERVES, "--set=replicas=3"), "replicas"),
         ((*SERVES, "--set=persistence.size=large"), "size"),
@@ -115,6 +107,38 @@ def test_nonsense_is_refused_with_what_to_do(arguments: Sequence[str], message: 
     done = helm("template", "shop", CHART, *arguments)
     assert done.returncode != 0
     assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--set=mode=hosts,hosts=2", "persistence.accessModes must be"),
+        ("--set=mode=hosts,hosts=2 --set=persistence.accessModes={ReadWriteMany}", "a claim can't be changed"),
+        ("--set=persistence.size=1Gi", "a claim can't be changed"),
+    ],
+)
+def test_an_upgrade_in_the_documentation_is_one_that_would_be_done(flags: str, message: str) -> None:
+    tool("helm")
+    releases, chart = Releases(), "deploy/helm/embershard"
+    releases.take(f"helm install shop {chart} {' '.join(SERVES)}")
+    releases.take(f"helm upgrade shop {chart} --reuse-values --set=logLevel=debug")
+    with pytest.raises(AssertionError, match=message):
+        releases.take(f"helm upgrade shop {chart} --reuse-values {flags}")
+
+
+@pytest.mark.parametrize(
+    "ports",
+    [
+        (*FOUR, "--set=metricsPort=50055"),
+        (*FOUR, "--set=metricsPort=50047"),
+        (*FOUR, "--set=rendezvousPort=50055"),
+        (*FOUR, "--set=rendezvousPort=50050"),
+        (*FOUR, "--set=service.port=65532"),
+        (*SERVES, "--set=rendezvousPort=50051"),  # nobody meets there
+    ],
+)
+def test_ports_may_be_next_to_each_other(ports: Sequence[str]) -> None:
+    assert rendered(*ports)
 
 
 @pytest.mark.parametrize(("mode", "hosts", "ranks"), [("process", 1, 1), ("ranks", 1, 4), ("hosts", 3, 2)])

@@ -62,7 +62,7 @@ ERRORS = [  # arguments, what is piped in, kind, a part of the message
     ("update --request -", '{"user_id": {"ids": [1], "parents": []}}', "InvalidInput", "0 bags of parents for 1 ids"),
     ("import nowhere.npy --feature user_id", "", "InvalidInput", "nowhere.npy: can't be read: No such file"),
     ("export nowhere out.npy --table user", "", "SnapshotError", "nowhere: there is no snapshot; give the folder"),
-    ("remap . --config nowhere.toml --output out", "", "ConfigError", "nowhere.toml: can't read the configuration"),
+    ("remap . --config nowhere.toml --output out", "", "ConfigError", "nowhere.toml: can't be read"),
     ("update --request -", '{"genres": [1], "zip": {"ids": [], "gradients": []}}', "InvalidInput", "['genres']"),
     ("update --request -", '{"user_id": {"ids": [1], "gradients": [[1], [2, 3]]}}', "InvalidInput", "must be numbers"),
     ("update --request -", '{"user_id": {"ids": [1], "gradients": [[NaN, 0, 0, 0]]}}', "InvalidInput", "finite"),

@@ -92,7 +92,11 @@ def test_credentials_for_trials_serve_and_are_not_overwritten(tmp_path: Path) ->
     before = {path: path.read_bytes() for path in folder.iterdir()}
     assert "has admin.token, ca.key" in refused("credentials", folder)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
-    assert any("--tls-cert" in line for line in shown("credentials", tmp_path / "others"))
+    for name, host, listen in (("here", "localhost", "127.0.0.1"), ("others", "embeddings.example", "0.0.0.0")):
+        lines = shown("credentials", tmp_path / name, "--host", host)
+        (serve,) = (line for line in lines if "--config" in line)
+        assert f"--listen {listen}:50051" in serve
+        assert any("--tls-cert" in line for line in lines)
     assert "--host 'a..b': is no name of a host" in refused("credentials", tmp_path / "bad", "--host", "a..b")
     assert not (tmp_path / "bad").exists()
     server = [

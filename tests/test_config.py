@@ -87,7 +87,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"missing\.toml: can't read the configuration: No such file"):
+    with pytest.raises(ConfigError, match=r"missing\.toml: can't be read: No such file"):
         load_config(tmp_path / "missing.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"binary\.toml: is not UTF-8"):

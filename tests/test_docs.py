@@ -1,4 +1,4 @@
-"""The documentation is true: commands and code are run, links lead somewhere, generated parts are current."""
+"""The documentation is true: code is run, commands are run or checked, links lead somewhere, and parts are current."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def served(folder: Path) -> Iterator[Callable[[str], Service]]:
 def secure(secrets: Path, patch: pytest.MonkeyPatch) -> None:
     """Has the next server use the credentials of a folder, which is made if it isn't there."""
     if not secrets.exists():
-        assert call("credentials", secrets, "--host", "localhost")[0] == 0
+        assert call("credentials", secrets)[0] == 0
     for name, file in (("TLS_CERT", "server.pem"), ("TLS_KEY", "server.key"), ("TOKENS", "tokens.toml")):
         patch.setenv(f"EMBERSHARD_{name}", str(secrets / file))
 

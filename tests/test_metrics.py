@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -14,10 +15,12 @@ from typing import Any
 
 import grpc
 import pytest
+import trustme
 import yaml
 from support.metrics import Scrape, told
 from support.raw import Raw, float32, int32, int64, lookup, update
 from support.service import Service
+from support.waiting import eventually
 
 from embershard import Client
 from embershard.v1 import embershard_pb2 as pb
@@ -162,11 +165,13 @@ def test_updates_are_counted_as_they_are_logged_and_applied(service: Service, ra
     numbered.client_id, numbered.sequence = "one", 1
     for sent in (request, numbered, numbered):
         raw.call("Update", sent)
-    raw.stream("UpdateStream", [request, request])
+    last = pb.UpdateResponse.FromString(raw.stream("UpdateStream", [request, request])[-1])
     assert more("calls_total", "rpc", "code") == {("Update", "OK"): 3, ("UpdateStream", "OK"): 1}
     # The repeated one names nothing anew.
     assert more("ids_total", "rpc", "feature") == {("Update", "user_id"): 4, ("UpdateStream", "user_id"): 4}
-    for rank in range(service.size):
+    for rank, target in service.addresses.items():
+        with Client(target) as client:
+            client.lookup({}, min_version=last.version)  # other ranks may apply a moment after rank 0 has answered
         assert more("entries_total", "kind", rank=rank) == {("update",): 4}
         assert more("update_stage_seconds_count", "stage", rank=rank)[("apply",)] == 4
         assert more("version", rank=rank) == {(): 4}
@@ -193,8 +198,8 @@ def test_vocabularies_and_snapshots_are_told(raw: Raw, service: Service, more: A
     for _ in range(3):
         raw.call("Update", update(word, gradients=float32(1, 1, 1, 1)))
     made = pb.SnapshotResponse.FromString(raw.call("Snapshot", pb.SnapshotRequest()))
-    while Scrape(service.metrics[0]).value("snapshot_version") != made.version:
-        pass  # its caller may hear of it a moment before
+    # Its caller may hear of it a moment before.
+    eventually(lambda: Scrape(service.metrics[0]).value("snapshot_version") == made.version)
     assert more("vocabulary_admitted_total", "table") == {("query",): 1}
     assert more("vocabulary_ids", "table") == {("query",): 1}
     now = Scrape(service.metrics[0])
@@ -249,13 +254,21 @@ def test_metrics_come_in_the_format_that_is_asked_for(service: Service) -> None:
     assert answer.text.endswith("# EOF\n")
 
 
-def test_dashboards_and_rules_name_metrics_that_there_are(service: Service) -> None:
+def test_dashboards_and_rules_name_metrics_that_there_are(tmp_path: Path) -> None:
+    """Of a server with TLS, as some are of its certificate."""
+    authority, trusting = trustme.CA(), ssl.create_default_context()
+    authority.configure_trust(trusting)
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(tmp_path / "server.key")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "server.pem")
+    flags = ["--tls-cert", tmp_path / "server.pem", "--tls-key", tmp_path / "server.key"]
+    with Service(CONFIG, tmp_path / "state", flags=[*flags, "--metrics-listen", "127.0.0.1:0"]) as secured:
+        there = Scrape(secured.metrics[0], context=trusting).names
     dashboard = json.loads((DEPLOY / "grafana" / "embershard.json").read_text())
     rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     asked += [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     named = {name for query in asked for name in re.findall(r"\b(?:embershard|process)_\w+", query)}
     of_a_gpu = {"embershard_device_memory_used_bytes", "embershard_device_memory_limit_bytes"}
-    there = set().union(*(Scrape(url).names for url in service.metrics.values()))
     assert len(named) > 50
     assert named - of_a_gpu <= there

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.job import CONFIG, Job, numbers
 from support.service import Service
+from support.waiting import eventually
 
 import embershard
 from embershard import Client
@@ -40,7 +40,7 @@ def test_files_stay_as_long_as_the_log_needs_them_and_no_longer(tmp_path: Path) 
         job = Job(client, tmp_path, "run").fill(1)
         before = job.full().before
         job.fill(2).delta()
-        until(client, (data / "snapshots" / f"{before:012d}").exists)  # what a rollback serves again
+        eventually((data / "snapshots" / f"{before:012d}").exists)  # what a rollback serves again
         killed(service)
     assert publications(data) == ["1", "2"]
     with Service(LOG, data) as again, Client(again.target) as client:
@@ -50,21 +50,15 @@ def test_files_stay_as_long_as_the_log_needs_them_and_no_longer(tmp_path: Path) 
         assert client.lookup({"left": [0]})["left"][0, 0] == 5
         assert not client.describe().HasField("published")
     with Service(LOG, data) as again, Client(again.target) as client:
-        until(client, lambda: not (data / "publications" / "run").exists())
+        eventually(lambda: not (data / "publications" / "run").exists())
         job = Job(client, tmp_path, "later").fill(3)
         job.full()
         client.snapshot()
-        until(client, lambda: not (data / "publications" / "later").exists())
+        eventually(lambda: not (data / "publications" / "later").exists())
         killed(again)
     with Service(LOG, data) as again, Client(again.target) as client:
         assert numbers(client) == {3}
         assert client.describe().published.publisher == "later"
-
-
-def until(client: Client, done: Callable[[], bool]) -> None:
-    """Asks for something else meanwhile; pytest's own timeout ends a test in which it never is."""
-    while not done():
-        client.describe()
 
 
 def test_a_log_whose_publication_has_no_files_any_more_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.metrics import Scrape, told
 from support.service import Service
+from support.waiting import eventually
 
 from embershard import Client
 
@@ -26,14 +25,6 @@ rows = 6
 dim = 2
 """
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-def eventually(wanted: Callable[[], bool], timeout_s: float = 30) -> float:
-    """How long it took, in seconds."""
-    begun = time.monotonic()
-    while not wanted():
-        assert time.monotonic() - begun < timeout_s
-    return time.monotonic() - begun
 
 
 def test_a_peer_that_is_stopped_makes_all_ranks_unready_until_it_goes_on(tmp_path: Path) -> None:
@@ -60,8 +51,8 @@ def test_a_peer_that_is_stopped_makes_all_ranks_unready_until_it_goes_on(tmp_pat
         assert health.Check(health_pb2.HealthCheckRequest()).status == SERVING
         with Client(service.target) as client:
             assert len(client.lookup({"t": [1]})["t"]) == 1
-        assert "not ready: lookups aren't answered" in service.output
-        assert "ready again" in service.output
+        service.wait_said("not ready: lookups aren't answered")
+        service.wait_said("ready again")
 
 
 def _rank_of(pid: int) -> int:

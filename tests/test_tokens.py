@@ -15,7 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from support.command import refused, told
-from support.secured import ROLES, Secured
+from support.secured import ROLES, Secured, put
 
 from embershard import (
     AccessDenied,
@@ -197,23 +197,23 @@ def test_tokens_are_replaced_without_a_restart_and_end_what_was_begun_with_them(
 @pytest.mark.parametrize("harm", ["garbage", "empty", "short", "gone"])
 def test_a_broken_file_of_tokens_leaves_those_of_before(secured: Secured, harm: str) -> None:
     path, words = secured.folder / "tokens.toml", "the file of tokens has changed and can't be used"
-    said, right = secured.service.said(words), path.read_text()
+    said, right = secured.service.said(words), path.read_bytes()
     if harm == "gone":
         path.unlink()
     else:
-        path.write_text({"garbage": right[: len(right) - 20], "empty": "", "short": SHORT}[harm])
+        put(path, {"garbage": right[: len(right) - 20], "empty": b"", "short": SHORT}[harm])
     try:
         secured.service.wait_said(words, said + secured.service.size)
         with Client(secured.address, security=secured.security("read")) as client:
             assert client.describe().name == "secured"
     finally:
         valid = secured.service.said("its tokens are valid now")
-        path.write_text(right)
+        put(path, right)
     secured.service.wait_said("its tokens are valid now", valid + secured.service.size)
     assert secured.service.said(words) == said + secured.service.size
 
 
-SHORT = """
+SHORT = b"""
 [[tokens]]
 name = "short"
 role = "admin"
@@ -260,7 +260,9 @@ def test_an_identity_has_so_many_ids_a_second(secured: Secured) -> None:
 
 
 def test_no_token_is_in_logs_errors_or_the_listing_of_processes(secured: Secured) -> None:
+    with secured.raw() as channel:
+        for token in secured.tokens:
+            ended(secured, channel, "/embershard.v1.EmbeddingService/Lookup", token, False)
     processes = [Path(f"/proc/{pid}/cmdline").read_text() for pid in secured.service.rank_pids()]
     said = [secured.service.output, *secured.told, *processes, repr(secured.security())]
-    assert secured.told
     assert all(token not in text for text in said for token in secured.tokens.values())

@@ -219,7 +219,9 @@ class Servicers:
         """What was served before."""
         self._check_fingerprint(request.fingerprint)
         if not (before := self._replica.before):
-            raise InvalidInput("there is nothing to roll back to: no snapshot was activated since the last rollback")
+            raise InvalidInput(
+                "there is nothing to roll back to: nothing was activated or published in full since the last rollback"
+            )
         return await self._activate(Kind.ROLLBACK, before, call)
 
     async def stage(self, request: pb.StageRequest, call: Call) -> pb.StageResponse:

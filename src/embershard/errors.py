@@ -6,7 +6,7 @@ EmbershardError
 ├── NotFound              NOT_FOUND            what is named isn't there
 ├── SequenceGap           OUT_OF_RANGE         a client's earlier update never came: nothing was changed
 ├── Overloaded            RESOURCE_EXHAUSTED   a bound was reached: send less, or later
-├── DeadlineExceeded      DEADLINE_EXCEEDED    time ran out before the work began: it was dropped
+├── DeadlineExceeded      DEADLINE_EXCEEDED    time ran out: an update may have been applied or not
 ├── Unavailable           UNAVAILABLE          starting, stopping or unreachable: try again
 ├── Unauthenticated       UNAUTHENTICATED      nobody knows who the caller is: it has no token, or a wrong one
 ├── AccessDenied          PERMISSION_DENIED    the caller may not do this
@@ -79,7 +79,7 @@ class Overloaded(EmbershardError):
 
 
 class DeadlineExceeded(EmbershardError, TimeoutError):
-    """Time ran out before the work began; it was dropped."""
+    """Time ran out: nothing was done if the message says so; else an update may have been applied."""
 
 
 class Unavailable(EmbershardError, ConnectionError):

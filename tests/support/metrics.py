@@ -32,8 +32,8 @@ def told(url: str, *, context: ssl.SSLContext | None = None, **headers: str) -> 
 class Scrape:
     """The samples of a rank at one moment."""
 
-    def __init__(self, url: str) -> None:
-        self.text = told(f"{url}/metrics").text
+    def __init__(self, url: str, *, context: ssl.SSLContext | None = None) -> None:
+        self.text = told(f"{url}/metrics", context=context).text
         self.families = list(text_string_to_metric_families(self.text))
         self._samples = Counter(
             {

@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 from cryptography import x509
 from embershard_server.options import parser as server_parser
+from embershard_server.tokens import load_tokens
 from torch.distributed.run import get_args_parser
 
 from embershard import Client
@@ -28,11 +29,11 @@ from embershard.config import parse_config
 from embershard.train.job import load_job
 from embershard.train.options import parser as job_parser
 from support.command import COMMAND, call
+from support.helm import Releases
 from support.pages import ROOT, Block
 from support.service import Service
 
 JOB_HEAD: Final = 'collection = "shop.toml"\nmodel = "dlrm"\nbatch = 8\n'
-TOKEN_KEYS: Final = {"name", "role", "token", "sha256", "calls", "ids_per_s"}
 PROGRAMS: Final = {"embershard_server": server_parser, "embershard.train": job_parser}
 
 
@@ -42,7 +43,7 @@ class Reader:
     def __init__(self, folder: Path, service: Service, secured: Callable[[], Service], **names: Any) -> None:
         """`folder` is the present one of this process; `names` are what fragments of code (```py) begin with."""
         self._folder, self._service, self._secured = folder, service, secured
-        self._names = names
+        self._names, self._releases = names, Releases()
 
     def read(self, block: Block) -> None:
         """Does what a block says; one that no rule covers is an error."""
@@ -71,7 +72,8 @@ class Reader:
             "10.0.0.7:50051": lambda: self._service.target,
             "localhost:50051": lambda: self._secured().target.replace("127.0.0.1", "localhost"),
             " secrets/": self._secrets,
-            "http://127.0.0.1:9464": lambda: re.findall(r"metrics on (http\S+)", self._service.output)[-1],
+            "http://127.0.0.1:9464": lambda: self._service.metrics[0],
+            "https://localhost:9464": lambda: self._secured().metrics[0].replace("127.0.0.1", "localhost"),
             "new/": lambda: str(copied_pair(self._folder / "secrets", self._folder / "new")) + "/",
             "VERSION": lambda: str(self._newest()),
             "000000000042": lambda: f"{self._newest():012d}",
@@ -97,9 +99,9 @@ class Reader:
             (self._folder / block.saved_as).write_text(block.text)
         data = tomllib.loads(block.text)
         if "tokens" in data:
-            for token in data["tokens"]:
-                assert token.keys() <= TOKEN_KEYS, block.where
-                assert token["role"] in ("read", "update", "admin"), block.where
+            path = self._folder / "tokens-of-a-page.toml"
+            path.write_text(block.text)
+            load_tokens(path)
         elif "tables" in data:
             parse_config({"collection": {"name": "page"}, **data})
         else:
@@ -118,16 +120,16 @@ class Reader:
             (r"embershard serve .*", self._serve),
             (r"embershard train .*", lambda text: self._check_program("embershard.train", shlex.split(text)[2:])),
             (r"embershard (doctor|loadtest --ramp .*)", flags_of_command),  # long; they have tests of their own
-            (r"embershard credentials secrets/ .*", flags_of_command),  # what is replaced has done it
+            (r"embershard credentials secrets/( .*)?", flags_of_command),  # what is replaced has done it
             (r"embershard loadtest .*", load_test),
             (r"embershard .*", self._command),
             (r"torchrun .*", self._torchrun),
-            (r"curl( --fail)? \S+", fetch),
+            (r"curl( --fail)?( --cacert \S+)? \S+", fetch),
             (r"openssl (x509|s_client) .*", show_certificate),
-            (r"(buf|cp|df|du|ls|mkdir|mv|printf|sed) .*", bash),
+            (r"(buf|cp|df|du|ls|mkdir|mv|openssl rand|sed) .*", bash),
+            (r"helm (install|test|upgrade) .*", self._releases.take),
             (
-                r"(EMBERSHARD_\w+=\S+ )*"
-                r"(docker (build|run|compose)|helm (install|test|upgrade)|kubectl (create|delete)) .*",
+                r'(EMBERSHARD_\w+=(\S+|"\$\(id -u\)") )*(docker (build|run|compose)|kubectl (create|delete)) .*',
                 files_are_there,
             ),
             (r"source \.venv/bin/activate|export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", lambda _: None),
@@ -178,7 +180,9 @@ def bash(text: str) -> None:
 
 def fetch(text: str) -> None:
     """What curl fetches is there; and of metrics, that each is told of."""
-    with urllib.request.urlopen(text.split()[-1]) as answer:
+    given = dict(pairwise(text.split()))
+    context = ssl.create_default_context(cafile=given["--cacert"]) if "--cacert" in given else None
+    with urllib.request.urlopen(text.split()[-1], context=context) as answer:
         found = re.findall(r"^# TYPE (embershard_\w+)", answer.read().decode(), re.MULTILINE)
     told = (ROOT / "docs" / "observability.md").read_text()
     assert [name for name in found if f"`{name}`" not in told] == []

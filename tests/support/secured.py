@@ -68,7 +68,7 @@ class Secured:
             for name, token in tokens.items()
             if name != "wrong"
         ]
-        (self.folder / "tokens.toml").write_text("\n".join(entries))
+        put(self.folder / "tokens.toml", "\n".join(entries).encode())
 
     def security(self, token: str | None = "admin", **changes: Any) -> Security:
         """What belongs to the service, with the token of this name, but for what is changed."""
@@ -99,8 +99,8 @@ class Secured:
 
 
 def _write(chain: Path, key: Path, certificate: trustme.LeafCert) -> None:
-    chain.write_bytes(b"".join(pem.bytes() for pem in certificate.cert_chain_pems))
-    key.write_bytes(certificate.private_key_pem.bytes())
+    put(chain, b"".join(pem.bytes() for pem in certificate.cert_chain_pems))
+    put(key, certificate.private_key_pem.bytes())
 
 
 def put(path: Path, data: bytes) -> None:

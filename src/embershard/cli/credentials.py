@@ -49,7 +49,7 @@ def add_credentials(command: Command) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a name or address by which clients reach the server; may be repeated",
+        help="another name or address by which clients reach the server; may be repeated",
     )
 
 
@@ -61,7 +61,7 @@ def credentials(options: Namespace) -> Answer:
     _write(options.folder, files)
     return Answer(
         document={"folder": str(options.folder), "files": list(files), "hosts": hosts},
-        lines=_next(options.folder, hosts, options.host),
+        lines=_next(options.folder, hosts, hosts[len(_ALWAYS) :]),
     )
 
 

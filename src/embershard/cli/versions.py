@@ -56,7 +56,8 @@ ROLLBACK = """\
 examples:
   embershard rollback
 
-Undoes the last `embershard activate`, and with it the updates since. With --json: as `embershard activate`.
+Undoes the last `embershard activate` or full publication, and with it all updates and deltas since. With --json: as
+`embershard activate`.
 """
 
 
@@ -78,7 +79,9 @@ def add_versions(command: Command) -> None:
     )
     one.add_argument("--publisher", metavar="NAME", help="who publishes (default: the name of the collection)")
     add_connection(one, timeout_s=600)
-    one = command("rollback", rollback, "Serves again what was served before the last activation.", ROLLBACK)
+    one = command(
+        "rollback", rollback, "Serves again what was served before the last activation or full publication.", ROLLBACK
+    )
     add_connection(one, timeout_s=600)
 
 

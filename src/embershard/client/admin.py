@@ -84,7 +84,7 @@ class AdminCalls:
         return self._call(self._admin.Activate, activate_request(version, fingerprint=fingerprint), timeout_s)
 
     def rollback(self, *, fingerprint: str = "", timeout_s: float = 600.0) -> pb.ActivateResponse:
-        """Undoes the last activation: serves what was served before it, as the next version."""
+        """Undoes the last activation or full publication: serves what was served before it, as the next version."""
         return self._call(self._admin.Rollback, pb.RollbackRequest(fingerprint=fingerprint), timeout_s)
 
     def stage(

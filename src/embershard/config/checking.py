@@ -24,7 +24,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(path).read_bytes().decode())
     except OSError as error:
-        raise ConfigError(f"{path}: can't read the configuration: {error.strerror}") from error
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
     except tomllib.TOMLDecodeError as error:

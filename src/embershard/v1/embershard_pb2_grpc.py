@@ -385,7 +385,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Rollback(self, request, context):
-        """Undoes the last activation: serves what was served before it, as the next version.
+        """Undoes the last activation or full publication: serves what was served before it, as the next version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

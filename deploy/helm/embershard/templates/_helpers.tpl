@@ -102,8 +102,16 @@ capabilities: { drop: [ALL] }
 {{- if and $v.plaintext $v.tokens.existingSecret -}}
 {{- fail "tokens would travel in plaintext: set tls.existingSecret, or leave tokens.existingSecret out" -}}
 {{- end -}}
-{{- $last := add $v.service.port $ranks -1 -}}
-{{- if and (ge (int $v.metricsPort) (int $v.service.port)) (le (int $v.metricsPort) (int $last)) -}}
-{{- fail (printf "metricsPort %d is one of the ranks' own, %d to %d" (int $v.metricsPort) (int $v.service.port) (int $last)) -}}
+{{- $more := sub $ranks 1 | int -}}
+{{- range $name, $port := dict "service.port" (int $v.service.port) "metricsPort" (int $v.metricsPort) -}}
+{{- if gt (add $port $more) 65535 -}}
+{{- fail (printf "%s %d leaves no room for %d ranks: their ports would go up to %d, and the last there is is 65535" $name $port $ranks (add $port $more)) -}}
+{{- end -}}
+{{- if and (eq $v.mode "hosts") (ge (int $v.rendezvousPort) $port) (le (int $v.rendezvousPort) (add $port $more | int)) -}}
+{{- fail (printf "rendezvousPort %d is one of the ranks' own, which %s has begin at %d, %d of them: give another" (int $v.rendezvousPort) $name $port $ranks) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (le (int $v.service.port) (add $v.metricsPort $more | int)) (le (int $v.metricsPort) (add $v.service.port $more | int)) -}}
+{{- fail (printf "metricsPort %d is too near to service.port %d: each rank of a host, %d of them, has one port from either on" (int $v.metricsPort) (int $v.service.port) $ranks) -}}
 {{- end -}}
 {{- end -}}
