@@ -122,8 +122,6 @@ class _Server(HTTPServer):
             self.finish_request(connection, client_address)
         except OSError as error:  # it sends nonsense, is slow, or has gone
             logger.debug("a connection from %s for metrics has failed: %s", client_address, error)
-        except Exception:
-            logger.exception("what %s asks for met a defect", client_address)
         finally:
             with self._lock:
                 self._open.pop(request, None)
@@ -146,7 +144,11 @@ class _Handler(BaseHTTPRequestHandler):
         readiness = self.server.readiness
         match self.path.partition("?")[0]:
             case "/metrics":
-                return HTTPStatus.OK, *self.server.export(self.headers.get("Accept", ""))
+                try:
+                    return HTTPStatus.OK, *self.server.export(self.headers.get("Accept", ""))
+                except Exception:
+                    logger.exception("metrics can't be told")
+                    return HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, b"a defect of embershard, logged on the server\n"
             case "/livez":
                 return _told(readiness.problem)
             case "/readyz":

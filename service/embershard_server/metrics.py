@@ -194,7 +194,7 @@ def _log(sources: Sources) -> Metrics:
     yield counter("log_appended_bytes", "Bytes of requests in the update log.", [], {(): log.meters.bytes})
     yield counter("log_failures", "Batches that couldn't be written to the update log.", [], {(): log.meters.failures})
     yield gauge("log_bytes", "What the update log takes on the disk.", [], {(): log.size()})
-    free = disk_usage(log.folder).free
+    free = disk_usage(log.folder.parent).free
     yield gauge("data_dir_free_bytes", "What is free on the disk of the data directory.", [], {(): free})
 
 
