@@ -97,22 +97,22 @@ def lines(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[str]]]:
 
 def test_a_defect_is_logged_under_the_id_that_its_caller_is_told(lines: tuple[str, list[str]]) -> None:
     form, logged = lines
-    named, unnamed = failed(("fails", "my-id 7"), ("fails", None))
+    named, unnamed = failed(("fails", "my-id.7"), ("fails", None))
     assert named.code() == grpc.StatusCode.INTERNAL
-    assert told_id(named) == "my-id 7"
-    assert "under my-id 7;" in str(named.details())
+    assert told_id(named) == "my-id.7"
+    assert "under my-id.7;" in str(named.details())
     assert "as the test says" not in str(named.details())
     assert len(told_id(unnamed)) == 16
     if form == "text":
-        assert any("INFO [rank 3] embershard: it begins [request_id my-id 7]" in line for line in logged)
-        assert any("fails met a defect [request_id my-id 7]\nTraceback" in line for line in logged)
+        assert any("INFO [rank 3] embershard: it begins [request_id my-id.7]" in line for line in logged)
+        assert any("fails met a defect [request_id my-id.7]\nTraceback" in line for line in logged)
         return
     events = [json.loads(line) for line in logged]
     assert all(
         set(event) - {"exception"} == {"ts", "level", "rank", "logger", "message", "request_id"} for event in events
     )
     assert [(event["level"], event["request_id"]) for event in events] == [
-        (level, of_it) for of_it in ("my-id 7", told_id(unnamed)) for level in ("info", "error")
+        (level, of_it) for of_it in ("my-id.7", told_id(unnamed)) for level in ("info", "error")
     ]
     assert events[1]["exception"].endswith("ZeroDivisionError: as the test says")
     assert events[1]["message"] == "fails met a defect"

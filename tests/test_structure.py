@@ -35,6 +35,7 @@ LAYERS = [
         "embershard.pem",
         "embershard.protowire",
         "embershard.quiet",
+        "embershard.small_file",
         "embershard.v1",
         "embershard.zipf",
     ),

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+AGAIN_S = 1.0
+"""A file that can't be used is read again after so long."""
 TOLD_S = 10.0
 """Calls that nobody may make are told in the log so often at most."""
 _NONE = (
@@ -61,10 +63,11 @@ class Access:
     def __init__(self, tokens: Sequence[TokenSpec], file: Path | None = None) -> None:
         """`file` is where the tokens are from, and is read again when it has changed."""
         self._file, self._stamp = file, file and stamp_of(file)
-        self.is_stale = False
-        """Whether the file has changed and can't be used."""
+        self.problem = ""
+        """Why the file, which has changed, can't be used; "": it can."""
+        self._again_s = 0.0
         self._callers: dict[tuple[str, str, bytes], Caller] = {}
-        self._take(tokens)
+        self.take(tokens)
         self._refusals: Counter[str] = Counter()
         self._told = float("-inf")
 
@@ -92,36 +95,38 @@ class Access:
             raise self._refused(watch, context, denied)
         return found
 
-    def renewed(self) -> bool:
-        """Reads the file again if it has changed; whether it has. One that can't be used leaves the tokens as they
-        are, and is told once."""
-        if self._file is None or (stamp := stamp_of(self._file)) == self._stamp:
-            return False
-        self._stamp, self.is_stale = stamp, True
+    def reread(self) -> list[TokenSpec] | None:
+        """What the file has since it has changed; None: it hasn't, or can't be used, which is told once, and tried
+        again. From any thread, one at a time."""
+        if self._file is None:
+            return None
+        stamp, now = stamp_of(self._file), time.monotonic()
+        if stamp == self._stamp and not (self.problem and now >= self._again_s):
+            return None
+        self._stamp, self._again_s = stamp, now + AGAIN_S
         try:
-            self._take(load_tokens(self._file))
+            tokens = load_tokens(self._file)
         except ConfigError as error:
-            logger.error("the file of tokens has changed and can't be used; those of before stay: %s", error)
-            return False
-        self.is_stale = False
-        logger.info("%s: has changed, and its tokens are valid now: %s", self._file, ", ".join(self.names))
-        return True
+            if str(error) != self.problem:
+                logger.error("the file of tokens has changed and can't be used; those of before stay: %s", error)
+            self.problem = str(error)
+            return None
+        self.problem = ""
+        return tokens
 
-    @property
-    def names(self) -> list[str]:
-        """The identities of all callers."""
-        return [caller.name for caller in self._callers.values()]
-
-    def _take(self, tokens: Sequence[TokenSpec]) -> None:
-        """Callers that are there still keep what they have under way."""
+    def take(self, tokens: Sequence[TokenSpec]) -> None:
+        """These are valid from now on. Callers that are there still keep what they have under way."""
         before, self._callers = self._callers, {}
+        gone = {**before}
         for spec in tokens:
             key = spec.name, spec.role, spec.digest
-            caller = before.pop(key, None) or Caller(spec.name, Role[spec.role.upper()], spec.digest)
+            caller = gone.pop(key, None) or Caller(spec.name, Role[spec.role.upper()], spec.digest)
             caller.allowance.limit(spec.calls, spec.ids_per_s)
             self._callers[key] = caller
-        for caller in before.values():
+        for caller in gone.values():
             caller.revoked = True
+        if before:
+            logger.info("%s: has changed, and its tokens are valid now: %d", self._file, len(self._callers))
 
     def _refused(self, watch: Watch, context: Context, reason: Refusal) -> Refusal:
         watch.lead()

@@ -95,7 +95,7 @@ class Call:
 
     def spend(self, ids: int) -> None:
         """Asks for so many ids; Overloaded if its caller has had too many of late."""
-        if self.caller:
+        if self.caller and ids:
             self.caller.allowance.spend(ids)
 
     def sends(self) -> None:

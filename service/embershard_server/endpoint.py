@@ -169,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # as it is called
         """Goes where everything goes."""
-        logger.debug(format, *args)
+        logger.debug("%r", format % args)
 
 
 def _told(problem: str) -> tuple[HTTPStatus, str, bytes]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-Stamp = tuple[int, int, int] | None
-"""When a file was written, its size and its inode; None: it isn't there."""
+Stamp = tuple[int, ...] | None
+"""When a file was written, and when anything about it changed, its size and its inode; None: it isn't there."""
 
 
 def stamp_of(file: Path) -> Stamp:
@@ -17,4 +17,4 @@ def stamp_of(file: Path) -> Stamp:
         told = file.stat()
     except OSError:
         return None
-    return told.st_mtime_ns, told.st_size, told.st_ino
+    return told.st_mtime_ns, told.st_ctime_ns, told.st_size, told.st_ino

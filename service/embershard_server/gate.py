@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from embershard.errors import DeadlineExceeded, EmbershardError, Overloaded, Unavailable
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 SWEEP_S = 0.1
 """The gate waits so long until it looks again at what has come on connections and what stalls, or longer where that
 takes more than a tenth of it."""
+BLIND_S = 5.0
+"""The same after a time that it couldn't."""
 _CALL_BYTES, _MESSAGE_BYTES = 512, 64
 """What a call, and a message, may have around it on the wire."""
 
@@ -134,15 +137,21 @@ class Gate:
         while True:
             if self._access:
                 self._access.tell_refusals()
-                if self._access.renewed():
+                if (tokens := await asyncio.to_thread(self._access.reread)) is not None:
+                    self._access.take(tokens)
                     self._end_revoked()
             for peer in self._peers.values():
                 peer.settled, peer.taken = peer.taken, 0
-            received, spent_s = await asyncio.to_thread(connections.received)
+            try:
+                received, spent_s = await asyncio.to_thread(connections.received)
+            except OSError as error:  # no file may be opened any more, say
+                received, spent_s = self._received, BLIND_S / 10
+                logger.warning("it can't be seen what comes on connections; this is tried again: %s", error)
             self._note(received)
             self._end_greedy()
             if stalled := self._stalled():
-                await asyncio.to_thread(connections.shut, stalled)
+                with suppress(OSError):  # likewise: they are stalled the next time, too
+                    await asyncio.to_thread(connections.shut, stalled)
             await asyncio.sleep(max(SWEEP_S, 10 * spent_s))
 
     def _leave(self, call: Call) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -64,21 +66,18 @@ def service(
     for rpc in rpcs:
         path = f"/{name}/{rpc.name}"
         if rpc.streams:
-            stream = _stream(rpc, gate, meters)
-            made[rpc.name] = grpc.stream_stream_rpc_method_handler(tracing.stream(path, stream) if tracing else stream)
+            made[rpc.name] = grpc.stream_stream_rpc_method_handler(_stream(rpc, path, gate, meters, tracing))
         else:
-            single = _single(rpc, gate, meters)
-            made[rpc.name] = grpc.stream_unary_rpc_method_handler(tracing.single(path, single) if tracing else single)
+            made[rpc.name] = grpc.stream_unary_rpc_method_handler(_single(rpc, path, gate, meters, tracing))
     return grpc.method_handlers_generic_handler(name, made)
 
 
-def _single(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
+def _single(rpc: Rpc, path: str, gate: Gate, meters: FrontMeters, tracing: Tracing | None) -> Any:
     """An RPC of one message and one answer."""
 
-    async def handle(requests: AsyncIterator[bytes], context: Context) -> bytes:
-        watch = Watch(rpc.name, meters, context, single=True)
+    async def answered(call: Call, requests: AsyncIterator[bytes], context: Context) -> bytes:
+        watch = call.watch
         try:
-            call = _enter(rpc, gate, context, watch)
             if rpc.check:
                 rpc.check(call.peer)
             request = await call.receive(requests)
@@ -90,6 +89,17 @@ def _single(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
             watch.code = "OK"
         except Exception as error:
             await abort(context, error, watch)
+        return answer
+
+    async def handle(requests: AsyncIterator[bytes], context: Context) -> bytes:
+        watch = Watch(rpc.name, meters, context, single=True)
+        try:
+            call = await _enter(rpc, gate, context, watch)
+            if tracing and (trace := tracing.trace(path, context)):
+                watch.trace = trace
+                answer = await trace.single(partial(answered, call), requests, context)
+            else:
+                answer = await answered(call, requests, context)
         finally:
             watch.end()
         call.sends()
@@ -98,13 +108,12 @@ def _single(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
     return handle
 
 
-def _stream(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
+def _stream(rpc: Rpc, path: str, gate: Gate, meters: FrontMeters, tracing: Tracing | None) -> Any:
     """An RPC of many messages: one that is refused ends the stream, and the status names its place."""
 
-    async def handle(requests: AsyncIterator[bytes], context: Context) -> AsyncGenerator[bytes]:
-        number, watch = 0, Watch(rpc.name, meters, context, single=False)
+    async def answered(call: Call, requests: AsyncIterator[bytes], context: Context) -> AsyncGenerator[bytes]:
+        number, watch = 0, call.watch
         try:
-            call = _enter(rpc, gate, context, watch)
             while (request := await call.receive(requests)) is not None:
                 watch.received(len(request))
                 answer = _serialised(await rpc.method(parsed(rpc.request, request), call))
@@ -117,20 +126,42 @@ def _stream(rpc: Rpc, gate: Gate, meters: FrontMeters) -> Any:
             watch.code = "OK"
         except Exception as error:
             await abort(context, error, watch, prefix=f"message {number} of the stream: ")
+
+    async def handle(requests: AsyncIterator[bytes], context: Context) -> AsyncGenerator[bytes]:
+        watch = Watch(rpc.name, meters, context, single=False)
+        try:
+            call = await _enter(rpc, gate, context, watch)
+            if tracing and (trace := tracing.trace(path, context)):
+                watch.trace = trace
+                answers = await trace.stream(partial(answered, call), requests, context)
+            else:
+                answers = answered(call, requests, context)
+            async with aclosing(answers):
+                async for answer in answers:
+                    yield answer
         finally:
             watch.end()
 
     return handle
 
 
-def _enter(rpc: Rpc, gate: Gate, context: Context, watch: Watch) -> Call:
-    """Lets a call in if its caller may make it; what operators do is logged."""
-    call = gate.enter(context, watch, needs=rpc.needs, single=not rpc.streams)
+async def _enter(rpc: Rpc, gate: Gate, context: Context, watch: Watch) -> Call:
+    """Lets a call in if its caller may make it, or ends it; what operators do is logged."""
+    try:
+        call = gate.enter(context, watch, needs=rpc.needs, single=not rpc.streams)
+    except Exception as error:
+        await abort(context, error, watch)
     if rpc.needs in (Role.UPDATE, Role.ADMIN):
         watch.lead()
     if rpc.needs is Role.ADMIN:
-        logger.info("%s calls %s", watch.identity or name_in_certificate(context) or call.peer, rpc.name)
+        logger.info("%s calls %s", _who(watch, context, call), rpc.name)
     return call
+
+
+def _who(watch: Watch, context: Context, call: Call) -> str:
+    """For people: a token's name, else what is in the client's certificate, else where the call comes from."""
+    certificate = name_in_certificate(context)
+    return watch.identity or (f"certificate {certificate!r}" if certificate else call.peer)
 
 
 def parsed(kind: type[Message], data: bytes | None) -> Any:

@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from embershard_server.watch import current, traced
+from embershard_server.watch import current
 
 FORMATS = ("text", "json")
 
@@ -69,6 +69,6 @@ class _Json(logging.Formatter):
 
 def _of_call() -> dict[str, str]:
     """By what the present call is found."""
-    watch, trace = current.get(), traced.get()
-    told = {"request_id": watch.request_id} if watch else {}
-    return told | ({"trace_id": trace.id} if trace else {})
+    if (watch := current.get()) is None:
+        return {}
+    return {"request_id": watch.request_id} | ({"trace_id": watch.trace.id} if watch.trace else {})

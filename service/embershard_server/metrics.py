@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from shutil import disk_usage
@@ -27,20 +29,33 @@ if TYPE_CHECKING:
 Metrics = Iterator["Metric"]
 
 
+SHARE = 10
+"""Making metrics takes this part of the time at most, however often they are asked for: lookups need the rest."""
+
+
 class Exporter(Collector):
     """Makes the metrics of a rank, from when it starts on; all of them once it has `sources`."""
 
     def __init__(self, readiness: Readiness, protection: Protection = PLAIN) -> None:
         self._readiness, self._protection = readiness, protection
         self.sources: Sources | None = None
+        self._lock, self._next_s = threading.Lock(), 0.0
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
     def __call__(self, accept: str) -> tuple[str, bytes]:
         """Content type and bytes, in a format that fits an Accept header."""
-        encode, kind = choose_encoder(accept)
-        return kind, encode(self._registry)
+        try:
+            encode, kind = choose_encoder(accept)
+        except (TypeError, ValueError):  # it is no such header
+            encode, kind = choose_encoder("")
+        with self._lock:
+            time.sleep(max(0.0, self._next_s - time.monotonic()))
+            begin = time.monotonic()
+            told = encode(self._registry)
+            self._next_s = (end := time.monotonic()) + (SHARE - 1) * (end - begin)
+        return kind, told
 
     def collect(self) -> Metrics:
         """As prometheus_client asks for them."""
@@ -61,7 +76,7 @@ class Exporter(Collector):
             text = "When the server's own certificate expires, in seconds since 1970."
             yield gauge("certificate_expiry_timestamp_seconds", text, [], {(): certificates.expires_s})
         kept = {("certificates",): certificates, ("tokens",): access}
-        stale = {files: of_it.is_stale for files, of_it in kept.items() if of_it}
+        stale = {files: bool(of_it.problem) for files, of_it in kept.items() if of_it}
         text = "Whether files have changed and can't be used, so that what they had before holds, 1 or 0."
         yield gauge("stale_files", text, ["files"], stale)
 

@@ -16,12 +16,15 @@ from grpc_health.v1 import health
 from embershard.engine.tick import Ticker
 from embershard.errors import ConfigError, SnapshotError
 from embershard.meters import FrontMeters
+from embershard_server.descriptors import connections_for
 from embershard_server.gate import Gate
 from embershard_server.growths import Growths
+from embershard_server.handlers import service
 from embershard_server.loads import Loads
 from embershard_server.publications import Publications
 from embershard_server.readiness import Pulse
-from embershard_server.servicers import SERVICES, Servicers
+from embershard_server.rpcs import ADMIN, EMBEDDING, SERVICES, admin, embedding
+from embershard_server.servicers import Servicers
 from embershard_server.sources import Sources
 from embershard_server.standard import Health, reflection_handlers
 from embershard_server.versions import Versions
@@ -85,23 +88,29 @@ class Server:
         Raises:
             ConfigError: the address can't be had.
         """
-        admin = (self._versions, self._loads, self._growths, self._publications)
+        parts = (self._versions, self._loads, self._growths, self._publications)
         ticker = Ticker(
             self._replica,
             self._log,
-            actions={name: action for part in admin for name, action in part.actions.items()},
+            actions={name: action for part in parts for name, action in part.actions.items()},
             chore=lambda: self._versions.chore() or self._loads.chore(),
             farewell=self._save_last,
             asked_to_leave=lambda: self._from_thread(self._leaving.set),
             lost=lambda error: self._from_thread(self._lose, error),
         )
-        for part in admin:
+        for part in parts:
             part.serve(ticker)
         gate = Gate(self._limits, self._protection.access)
-        servicers = Servicers(self._replica, ticker, *admin, gate, self._meters, self._observing.tracing)
+        servicers = Servicers(self._replica, ticker, *parts, gate, self._meters)
         shared = gate, self._meters
-        standard = [self._health.handler(*shared), *reflection_handlers([*SERVICES, health.SERVICE_NAME], *shared)]
-        front, address = await self._open([*servicers.handlers(), *standard])
+        handlers = [
+            # Not the generated ones, as `codec` serialises lookups and `handlers` reads requests.
+            service(EMBEDDING, embedding(servicers, ticker.check_lookup), *shared, self._observing.tracing),
+            service(ADMIN, admin(servicers), *shared, self._observing.tracing),
+            self._health.handler(*shared),
+            *reflection_handlers([*SERVICES, health.SERVICE_NAME], *shared),
+        ]
+        front, address = await self._open(handlers)
         self._observing.observe(self._sources(ticker, gate))
         watching = asyncio.create_task(gate.sweep())
         watching.add_done_callback(self._watched)
@@ -128,7 +137,7 @@ class Server:
         finally:  # whatever happened: the engine's thread would keep the process
             ticker.leave(ready=True)
             await asyncio.to_thread(ticker.join)
-            for part in admin:
+            for part in parts:
                 await part.joint.settle()
             watching.cancel()
             beating.cancel()
@@ -163,7 +172,7 @@ class Server:
                 ("grpc.server_handshake_timeout_ms", KEEPALIVE_S * 1000),
                 # What one connection may have at most; a client with more keeps them on its side.
                 ("grpc.max_concurrent_streams", self._limits.calls // 2),
-                ("grpc.max_allowed_incoming_connections", self._limits.calls),
+                ("grpc.max_allowed_incoming_connections", connections_for(self._limits.calls)),
             ],
         )
         front.add_generic_rpc_handlers(handlers)

@@ -7,8 +7,6 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import grpc
-
 import embershard
 from embershard import codec
 from embershard.collection import Collection, Read
@@ -17,11 +15,9 @@ from embershard.engine.entries import Kind, activation_entry, freeze_entry, grow
 from embershard.engine.jobs import Answer, EntryJob, Job, LookupJob
 from embershard.errors import FingerprintMismatch, InvalidInput, SequenceGap
 from embershard.v1 import embershard_pb2 as pb
-from embershard_server.access import Role
 from embershard_server.answers import answer_bytes, encoded
 from embershard_server.call import ANSWER_COPIES
 from embershard_server.describe import describe_published, describe_tables
-from embershard_server.handlers import Rpc, service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,10 +31,7 @@ if TYPE_CHECKING:
     from embershard_server.growths import Growths
     from embershard_server.loads import Loads
     from embershard_server.publications import Publications
-    from embershard_server.spans import Tracing
     from embershard_server.versions import Versions
-
-SERVICES = EMBEDDING, ADMIN = "embershard.v1.EmbeddingService", "embershard.v1.AdminService"
 
 SMALL = 20_000
 """Requests with fewer ids are prepared where they arrive: that takes less than changing threads for long."""
@@ -63,45 +56,11 @@ class Servicers:
         publications: Publications,
         gate: Gate,
         meters: FrontMeters,
-        tracing: Tracing | None,
     ) -> None:
-        self._meters, self._tracing = meters, tracing
-        self._replica, self._ticker, self._gate = replica, ticker, gate
+        self._replica, self._ticker, self._gate, self._meters = replica, ticker, gate, meters
         self._versions, self._loads, self._growths, self._publications = versions, loads, growths, publications
         self._limits = replica.engine.config.limits
         self._fingerprint = replica.engine.config.fingerprint()
-
-    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """For a gRPC server; not the generated ones, as `codec` serialises lookups and `handlers` reads requests."""
-        shared = self._gate, self._meters, self._tracing
-        return (
-            service(EMBEDDING, self._embedding(), *shared),
-            service(ADMIN, self._admin(), *shared),
-        )
-
-    def _embedding(self) -> list[Rpc]:
-        read, update, check = Role.READ, Role.UPDATE, self._ticker.check_lookup
-        return [
-            Rpc(name="Describe", request=pb.DescribeRequest, method=self.describe, needs=read),
-            Rpc(name="Lookup", request=pb.LookupRequest, method=self.lookup, needs=read, check=check),
-            Rpc(name="LookupStream", request=pb.LookupRequest, method=self.lookup, needs=read, streams=True),
-            Rpc(name="Update", request=pb.UpdateRequest, method=self.update, needs=update),
-            Rpc(name="UpdateStream", request=pb.UpdateRequest, method=self.update, needs=update, streams=True),
-        ]
-
-    def _admin(self) -> list[Rpc]:
-        needs = Role.ADMIN
-        return [
-            Rpc(name="Snapshot", request=pb.SnapshotRequest, method=self.snapshot, needs=needs),
-            Rpc(name="Grow", request=pb.GrowRequest, method=self.grow, needs=needs),
-            Rpc(name="Freeze", request=pb.FreezeRequest, method=self.freeze, needs=needs),
-            Rpc(name="ListVersions", request=pb.ListVersionsRequest, method=self.list_versions, needs=needs),
-            Rpc(name="Load", request=pb.LoadRequest, method=self.load, needs=needs),
-            Rpc(name="Activate", request=pb.ActivateRequest, method=self.activate, needs=needs),
-            Rpc(name="Rollback", request=pb.RollbackRequest, method=self.rollback, needs=needs),
-            Rpc(name="Stage", request=pb.StageRequest, method=self.stage, needs=needs, streams=True),
-            Rpc(name="Publish", request=pb.PublishRequest, method=self.publish, needs=needs),
-        ]
 
     async def describe(self, request: pb.DescribeRequest, call: Call) -> pb.DescribeResponse:
         """The collection as it is served."""
@@ -139,6 +98,7 @@ class Servicers:
         ids = sum([len(batch.ids) for batch in batches])
         options = {"as_stored": request.dtype == pb.D_TYPE_INT8, "with_counts": request.with_counts}
         read = await self._prepared(ids, lambda: collection.read(batches, **options), call)
+        call.spend(max(0, sum([part.outputs for part in read.parts]) - ids))  # of bags without ids
         call.hold(ANSWER_COPIES * self._checked_size(read, request))
         prepared_s, examined = time.monotonic(), not request.pinned_version and self._meters.examines()
         answer, begun_s = await self._answer(read, request, call, with_counts=examined)

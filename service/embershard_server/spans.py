@@ -5,9 +5,10 @@ Most calls aren't sampled, and those never reach the instrumentation.
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
-from contextlib import aclosing
 from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,6 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, format_trace_id, get_current_span
 
-from embershard_server.watch import traced
-
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
@@ -39,6 +38,9 @@ if TYPE_CHECKING:
 RATIO = 0.01
 """Which part is traced of the calls whose callers trace nothing, unless OTEL_TRACES_SAMPLER says."""
 
+LAST_S = 2.0
+"""Longest that the process waits at its end for what takes its traces."""
+
 _drawn: ContextVar[int] = ContextVar("drawn", default=0)
 """The id that the trace of the present call has, if one begins here."""
 
@@ -50,16 +52,36 @@ class _Ids(RandomIdGenerator):
         return _drawn.get() or super().generate_trace_id()
 
 
-class Stages:
-    """Spans of the stages of the present call, whose own span the instrumentation has."""
+class SampledTrace:
+    """One call that is traced: the instrumentation has its span, and the stages of lookups are spans in that."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
+    def __init__(self, path: str, interceptor: Any, tracer: Tracer) -> None:
+        self._call, self._interceptor, self._tracer = SimpleNamespace(method=path), interceptor, tracer
 
     @property
     def id(self) -> str:
         """32 hex digits; of zeros if the call's span hasn't begun."""
         return format_trace_id(get_current_span().get_span_context().trace_id)
+
+    async def single(self, handle: Single, requests: AsyncIterator[bytes], context: Context) -> bytes:
+        """What a handler answers, traced."""
+        traced = await self._instrumented(grpc.stream_unary_rpc_method_handler(handle))
+        answer: bytes = await traced.stream_unary(requests, context)
+        return answer
+
+    async def stream(self, handle: Stream, requests: AsyncIterator[bytes], context: Context) -> AsyncGenerator[bytes]:
+        """Likewise, of a stream."""
+        traced = await self._instrumented(grpc.stream_stream_rpc_method_handler(handle))
+        answers: AsyncGenerator[bytes] = traced.stream_stream(requests, context)
+        return answers
+
+    async def _instrumented(self, handler: grpc.RpcMethodHandler[Any, Any]) -> Any:
+        """The instrumentation is an interceptor, which gRPC would have take part in every call: so it is asked here."""
+
+        async def same(_: Any) -> grpc.RpcMethodHandler[Any, Any]:
+            return handler
+
+        return await self._interceptor.intercept_service(same, self._call)
 
     def note(self, message: Answered) -> None:
         """A message of it has its answer: if it was a lookup, its stages become spans."""
@@ -79,6 +101,8 @@ class Tracing:
     """What traces the calls of one rank, until it is closed."""
 
     def __init__(self, rank: int) -> None:
+        # What callers send that is no trace context isn't for our log.
+        logging.getLogger("opentelemetry").setLevel("ERROR")
         resource = Resource.create({"service.name": _service_name(), "embershard.rank": rank})
         # What OTEL_TRACES_SAMPLER says, the SDK reads itself.
         asked = "OTEL_TRACES_SAMPLER" in os.environ
@@ -88,61 +112,29 @@ class Tracing:
         )
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._interceptor = aio_server_interceptor(self._provider)
-        self._trace = Stages(self._provider.get_tracer("embershard_server"))
+        self._tracer = self._provider.get_tracer("embershard_server")
         self._fields, self._draw = get_global_textmap().fields, RandomIdGenerator().generate_trace_id
 
     def close(self) -> None:
-        """Sends what is left."""
-        self._provider.shutdown()
+        """Sends what is left, if somebody takes it soon."""
+        closing = threading.Thread(target=self._provider.shutdown, name="last traces", daemon=True)
+        closing.start()
+        closing.join(LAST_S)
 
-    def single(self, path: str, handle: Single) -> Single:
-        """The same, traced."""
-        instrumented = self._instrumented(path, grpc.stream_unary_rpc_method_handler(handle))
-
-        async def traced_handle(requests: AsyncIterator[bytes], context: Context) -> bytes:
-            if self._is_sampled(path, context):
-                answer: bytes = await (await instrumented()).stream_unary(requests, context)
-                return answer
-            return await handle(requests, context)
-
-        return traced_handle
-
-    def stream(self, path: str, handle: Stream) -> Stream:
-        """Likewise."""
-        instrumented = self._instrumented(path, grpc.stream_stream_rpc_method_handler(handle))
-
-        async def traced_handle(requests: AsyncIterator[bytes], context: Context) -> AsyncGenerator[bytes]:
-            sampled = self._is_sampled(path, context)
-            chosen: Stream = (await instrumented()).stream_stream if sampled else handle
-            async with aclosing(chosen(requests, context)) as answers:
-                async for answer in answers:
-                    yield answer
-
-        return traced_handle
-
-    def _instrumented(self, path: str, handler: grpc.RpcMethodHandler[Any, Any]) -> Callable[[], Awaitable[Any]]:
-        """The instrumentation is an interceptor, which gRPC would have take part in every call: so it is asked here."""
-
-        async def same(_: Any) -> grpc.RpcMethodHandler[Any, Any]:
-            return handler
-
-        call = SimpleNamespace(method=path)
-        return lambda: self._interceptor.intercept_service(same, call)
-
-    def _is_sampled(self, path: str, context: Context) -> bool:
-        """Whether a call is traced. The instrumentation asks the same sampler again, and is told the same."""
+    def trace(self, path: str, context: Context) -> SampledTrace | None:
+        """What traces a call, whose caller may make it, if it is sampled. The instrumentation asks the same sampler
+        again, and is told the same."""
         trace_id, carried = self._draw(), {}
         for key, value in context.invocation_metadata() or ():
             if key in self._fields:
                 carried[key] = value
         if not carried and self._root and trace_id & TraceIdRatioBased.TRACE_ID_LIMIT >= self._root.bound:
-            return False  # as most calls end, without asking anybody
+            return None  # as most calls end, without asking anybody
         parent = extract(carried) if carried else None
         if not self._provider.sampler.should_sample(parent, trace_id, path, SpanKind.SERVER).decision.is_sampled():
-            return False
+            return None
         _drawn.set(trace_id)
-        traced.set(self._trace)
-        return True
+        return SampledTrace(path, self._interceptor, self._tracer)
 
 
 def _service_name() -> str:

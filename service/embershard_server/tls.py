@@ -53,10 +53,10 @@ class Certificates:
         self._told = self._read
 
     @property
-    def is_stale(self) -> bool:
-        """Whether files have changed and can't be used."""
+    def problem(self) -> str:
+        """Why files, which have changed, can't be used; "": they can."""
         self._current()
-        return bool(self._problem)
+        return self._problem
 
     @property
     def expires_s(self) -> float:

@@ -13,9 +13,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from embershard.bearer import ROLES, digest_of, is_sendable
-from embershard.config.checking import checked, read_toml
+from embershard.config.checking import checked, parse_toml
 from embershard.config.specs import CLOSED, Name
 from embershard.errors import ConfigError
+from embershard.small_file import read_small
 
 SHORTEST, FEWEST = 16, 8
 """Characters of a token, and how many of them must differ."""
@@ -79,7 +80,11 @@ def load_tokens(path: Path) -> list[TokenSpec]:
     Raises:
         ConfigError: naming file and key, and no token.
     """
-    return checked(TokenFile, read_toml(path), source=str(path), places={"tokens": TokenSpec}, secret=True).tokens
+    try:
+        data = parse_toml(read_small(path), source=str(path))
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    return checked(TokenFile, data, source=str(path), places={"tokens": TokenSpec}, secret=True).tokens
 
 
 def tokens_of_environment(environment: Mapping[str, str]) -> list[TokenSpec]:

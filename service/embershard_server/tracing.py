@@ -6,7 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from embershard.errors import InstallError
+from embershard.errors import ConfigError, InstallError
 
 if TYPE_CHECKING:
     from embershard_server.spans import Tracing
@@ -21,6 +21,7 @@ def tracing(rank: int) -> Tracing | None:
     """What traces this rank's calls, if they are to be.
 
     Raises:
+        ConfigError: OpenTelemetry's variables say what can't be.
         InstallError: they are, and a package is missing.
     """
     asked = [name for name in ENDPOINTS if os.environ.get(name)]
@@ -34,4 +35,7 @@ def tracing(rank: int) -> Tracing | None:
             "unset it"
         ) from error
     logger.info("traces calls, to what %s says", asked[0])
-    return Tracing(rank)
+    try:
+        return Tracing(rank)
+    except Exception as error:  # whatever the SDK says of a variable
+        raise ConfigError(f"OpenTelemetry's environment variables (OTEL_…) can't be used: {error}") from error

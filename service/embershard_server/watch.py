@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from contextvars import ContextVar
@@ -42,8 +43,6 @@ class Trace(Protocol):
 
 current: ContextVar[Watch | None] = ContextVar("current", default=None)
 """That of the call at which the present task is, or the thread that works for it."""
-traced: ContextVar[Trace | None] = ContextVar("traced", default=None)
-"""Likewise, where its call is traced."""
 
 
 class Watch:
@@ -59,10 +58,10 @@ class Watch:
         "_request_id",
         "_rpc",
         "_ticked_s",
-        "_trace",
         "code",
         "identity",
         "name",
+        "trace",
     )
 
     def __init__(self, name: str, meters: FrontMeters, context: Context, *, single: bool) -> None:
@@ -74,7 +73,8 @@ class Watch:
         self.identity = ""
         """Who calls, by name; "": nobody in particular."""
         self._request_id = ""
-        self._trace = traced.get()
+        self.trace: Trace | None = None
+        """That it is traced, if it is."""
         self._begun_s = time.monotonic() if single else 0.0
         self._prepared_s = self._ticked_s = self._gathered_s = 0.0
 
@@ -84,7 +84,7 @@ class Watch:
 
     @property
     def request_id(self) -> str:
-        """The caller's, if it is printable ASCII and not too long; else one of our own."""
+        """The caller's, if it is letters, digits and some signs, and not too long; else one of our own."""
         if not self._request_id:
             metadata = self._context.invocation_metadata() if self._context else None
             told = [value for key, value in metadata or () if key == REQUEST_ID]
@@ -131,8 +131,8 @@ class Watch:
             time.monotonic(),
         )
         self._meters.answered(message)
-        if self._trace:
-            self._trace.note(message)
+        if self.trace:
+            self.trace.note(message)
 
     def refused(self, reason: str) -> None:
         """A bound was reached."""
@@ -147,4 +147,4 @@ class Watch:
 
 
 def _is_id(text: str) -> bool:
-    return 0 < len(text) <= LONGEST_ID and text.isascii() and text.isprintable()
+    return re.fullmatch(rf"[\w.:/+=@,~-]{{1,{LONGEST_ID}}}", text, re.ASCII) is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from embershard.errors import InvalidInput
+from embershard.small_file import read_small
 
 _ENCRYPTED = (b"ENCRYPTED PRIVATE KEY", b"Proc-Type: 4,ENCRYPTED")
 
@@ -63,6 +64,6 @@ def read_pair(certificate: Path, key: Path) -> Pair:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_small(path)
     except OSError as error:
         raise InvalidInput(f"{path}: can't be read: {error.strerror}") from error

@@ -84,11 +84,13 @@ def _streamed(streams: bool) -> str:
 
 def _roles() -> dict[str, str]:
     """{RPC: the role that a caller needs}."""
+    from embershard_server.rpcs import admin, embedding
     from embershard_server.servicers import Servicers
 
     parameters = list(inspect.signature(Servicers).parameters)
     servicers: Any = Servicers(*(MagicMock() for _ in parameters))
-    return {rpc.name: rpc.needs.name.lower() for rpc in (*servicers._embedding(), *servicers._admin())}
+    rpcs = [*embedding(servicers, lambda _: None), *admin(servicers)]
+    return {rpc.name: rpc.needs.name.lower() for rpc in rpcs if rpc.needs}
 
 
 def messages() -> Iterator[str]:

@@ -22,13 +22,25 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         ConfigError: it can't be read, or isn't TOML; names the file.
     """
     try:
-        return tomllib.loads(Path(path).read_bytes().decode())
+        return parse_toml(Path(path).read_bytes(), source=str(path))
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+
+
+def parse_toml(data: bytes, *, source: str) -> dict[str, Any]:
+    """The same of what a file has; `source` names it in errors.
+
+    Raises:
+        ConfigError: it isn't TOML.
+    """
+    try:
+        return tomllib.loads(data.decode())
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
+        raise ConfigError(f"{source}: is not UTF-8 text: {error}") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not valid TOML: {error}") from error
+        raise ConfigError(f"{source}: is not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # numbers and nesting beyond what Python takes
+        raise ConfigError(f"{source}: is TOML that nobody would write: {error}") from None
 
 
 def checked(
@@ -61,7 +73,8 @@ def _explain(data: dict[str, Any], problem: Any, kind: type, places: Mapping[str
     last = len(problem["loc"]) - 1
     for depth, step in enumerate(problem["loc"]):
         if isinstance(here, list) and isinstance(step, int):
-            name = here[step].get("name", "") if isinstance(here[step], dict) else ""
+            name = here[step].get("name") if isinstance(here[step], dict) else None
+            name = name if (isinstance(name, str) and name.isidentifier()) or not secret else ""
             where.append(f"[{step}]" + (f" {name!r}" if name else ""))
         elif isinstance(here, dict) and (step in here or depth == last):
             where.append(str(step))
