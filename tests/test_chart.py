@@ -246,6 +246,30 @@ def test_gpus_are_asked_for_and_their_image_taken() -> None:
     assert container(of_mode("ranks", f"--set=image.digest={digest}"))["image"].endswith(f"embershard@{digest}")
 
 
+def test_pods_ask_for_what_their_ranks_need_unless_told_otherwise() -> None:
+    assert container(rendered(*FOUR))["resources"] == {
+        "requests": {"cpu": "8", "memory": "16Gi"},
+        "limits": {"memory": "16Gi"},
+    }
+    given = container(rendered(*FOUR, "--set=resources.requests.memory=6Gi"))["resources"]
+    assert given == {"requests": {"memory": "6Gi"}}
+    with_gpus = container(rendered(*FOUR, "--set=gpus=4"))["resources"]
+    assert with_gpus["limits"] == {"memory": "16Gi", "nvidia.com/gpu": 4}
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [((), True), (("--set=test.enabled=false",), False), (("--set=test.tokenSecret=",), False)],
+)
+def test_notes_name_helm_test_where_there_is_one(flags: Sequence[str], told: bool) -> None:
+    values = CHART / "ci" / "process.yaml"
+    done = helm("install", "shop", CHART, "--dry-run=client", "--values", values, *flags)
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.partition("NOTES:")[2]
+    assert ("\n  helm --namespace default test shop\n" in notes) == told
+    assert "pods --selector" in notes
+
+
 def test_the_test_pod_has_what_it_asks_with_or_there_is_none() -> None:
     pod = one(of_mode("hosts"), "Pod")["spec"]["containers"][0]
     assert pod["args"] == ["embershard", "describe", "--target", "shop-embershard.ml.svc:50051"]
@@ -272,6 +296,15 @@ def test_the_alert_rules_are_those_of_deploy() -> None:
     assert copied.read_bytes() == rules.read_bytes(), "run `make generate`"
     manifest = one(of_mode("process", "--set=prometheusRule.enabled=true"), "PrometheusRule")
     assert manifest["spec"] == yaml.safe_load(rules.read_text())
+
+
+def test_alerts_link_to_where_the_runbook_is() -> None:
+    base = "https://wiki.example/runbook"
+    flags = ("--set=prometheusRule.enabled=true", f"--set=prometheusRule.runbookBase={base}")
+    groups = one(of_mode("process", *flags), "PrometheusRule")["spec"]["groups"]
+    links = {rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"] if "alert" in rule}
+    assert f"{base}#disk-full" in links
+    assert all(link.startswith(f"{base}#") for link in links)
 
 
 def test_the_schema_knows_every_value() -> None:
