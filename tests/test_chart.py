@@ -6,12 +6,11 @@ import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
-from support.helm import CHART, Releases, helm, tool
+from support.helm import CHART, Releases, container, environment, helm, of_mode, one, rendered, tool
 from support.pages import ROOT
 
 MODES = ["process", "ranks", "hosts"]
@@ -21,34 +20,6 @@ KUBERNETES = ["1.33", "1.37"]
 SERVES = ("--set=collection.existingConfigMap=shop", "--set=plaintext=true")
 HOSTS = (*SERVES, "--set=mode=hosts", "--set=hosts=2", "--set=persistence.accessModes={ReadWriteMany}")
 FOUR = (*HOSTS, "--set=ranksPerHost=4")
-
-
-def rendered(*arguments: object) -> list[dict[str, Any]]:
-    """The manifests that the chart gives."""
-    done = helm("template", "shop", CHART, "--namespace", "ml", *arguments)
-    assert done.returncode == 0, done.stderr
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
-
-
-def of_mode(mode: str, *arguments: object) -> list[dict[str, Any]]:
-    return rendered("--values", CHART / "ci" / f"{mode}.yaml", *arguments)
-
-
-def one(manifests: Sequence[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
-    """The one manifest of a kind, and of a name that ends so."""
-    (found,) = (
-        manifest for manifest in manifests if manifest["kind"] == kind and manifest["metadata"]["name"].endswith(name)
-    )
-    return found
-
-
-def container(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = one(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
-    return found
-
-
-def environment(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {variable["name"]: variable.get("value") for variable in container(manifests)["env"]}
 
 
 @pytest.mark.parametrize("mode", MODES)

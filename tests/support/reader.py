@@ -16,7 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import kubernetes_validate
 import numpy as np
+import yaml
 from embershard_server.options import parser as server_parser
 from embershard_server.tokens import load_tokens
 from torch.distributed.run import get_args_parser
@@ -52,6 +54,7 @@ class Reader:
             "py": self._python,
             "python": self._python,
             "sh": self._shell,
+            "yaml": lambda manifests: check_manifests(manifests.text),
         }
         if block.language not in languages:
             raise AssertionError(f"{block.where}: no rule for ```{block.language}")
@@ -70,6 +73,7 @@ class Reader:
             "10.0.0.7:50051": lambda: self._service.target,
             "localhost:50051": lambda: self._secured().target.replace("127.0.0.1", "localhost"),
             " secrets/": self._secrets,
+            " deploy/prometheus/": lambda: f" {ROOT}/deploy/prometheus/",
             "http://127.0.0.1:9464": lambda: self._service.metrics[0],
             "https://localhost:9464": lambda: self._secured().metrics[0].replace("127.0.0.1", "localhost"),
             "new/": lambda: str(copied_pair(self._folder / "secrets", self._folder / "new")) + "/",
@@ -126,10 +130,8 @@ class Reader:
             (r"curl( --fail)?( --cacert \S+)? \S+", fetch),
             (r"(buf|cp|df|du|ls|mkdir|mv|openssl|sed) .*", bash),
             (r"helm (install|test|upgrade) .*", self._releases.take),
-            (
-                r'(EMBERSHARD_\w+=(\S+|"\$\(id -u\)") )*(docker (build|run|compose)|kubectl (create|delete)) .*',
-                files_are_there,
-            ),
+            (r'(EMBERSHARD_\w+=(\S+|"\$\(id -u\)") )*docker (build|run|compose) .*', files_are_there),
+            (r"kubectl (apply|create|delete|exec|scale|wait) .*", files_are_there),
             (r"source \.venv/bin/activate|export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", lambda _: None),
             (r"pip install( --upgrade)? '(\.|embershard)\[cpu\]'", lambda _: None),
             (r"sudo (mv|chown -R embershard:) .*", path_is_there),
@@ -205,6 +207,12 @@ def files_are_there(text: str) -> None:
     """A command that can't be run here: the files of the repository that it names are there."""
     for name in re.findall(r"(?<![\w./])deploy/[\w./-]+", text):
         assert (ROOT / name).exists(), name
+
+
+def check_manifests(text: str) -> None:
+    """Kubernetes would take them."""
+    for manifest in yaml.safe_load_all(text):
+        kubernetes_validate.validate(manifest, "1.37", strict=True)
 
 
 def path_is_there(text: str) -> None:
