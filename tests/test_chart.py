@@ -6,12 +6,11 @@ import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
-from support.helm import CHART, Releases, helm, tool
+from support.helm import CHART, Releases, container, environment, helm, of_mode, one, rendered, tool
 from support.pages import ROOT
 
 MODES = ["process", "ranks", "hosts"]
@@ -21,34 +20,6 @@ KUBERNETES = ["1.33", "1.37"]
 SERVES = ("--set=collection.existingConfigMap=shop", "--set=plaintext=true")
 HOSTS = (*SERVES, "--set=mode=hosts", "--set=hosts=2", "--set=persistence.accessModes={ReadWriteMany}")
 FOUR = (*HOSTS, "--set=ranksPerHost=4")
-
-
-def rendered(*arguments: object) -> list[dict[str, Any]]:
-    """The manifests that the chart gives."""
-    done = helm("template", "shop", CHART, "--namespace", "ml", *arguments)
-    assert done.returncode == 0, done.stderr
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
-
-
-def of_mode(mode: str, *arguments: object) -> list[dict[str, Any]]:
-    return rendered("--values", CHART / "ci" / f"{mode}.yaml", *arguments)
-
-
-def one(manifests: Sequence[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
-    """The one manifest of a kind, and of a name that ends so."""
-    (found,) = (
-        manifest for manifest in manifests if manifest["kind"] == kind and manifest["metadata"]["name"].endswith(name)
-    )
-    return found
-
-
-def container(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = one(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
-    return found
-
-
-def environment(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {variable["name"]: variable.get("value") for variable in container(manifests)["env"]}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -246,6 +217,30 @@ def test_gpus_are_asked_for_and_their_image_taken() -> None:
     assert container(of_mode("ranks", f"--set=image.digest={digest}"))["image"].endswith(f"embershard@{digest}")
 
 
+def test_pods_ask_for_what_their_ranks_need_unless_told_otherwise() -> None:
+    assert container(rendered(*FOUR))["resources"] == {
+        "requests": {"cpu": "8", "memory": "16Gi"},
+        "limits": {"memory": "16Gi"},
+    }
+    given = container(rendered(*FOUR, "--set=resources.requests.memory=6Gi"))["resources"]
+    assert given == {"requests": {"memory": "6Gi"}}
+    with_gpus = container(rendered(*FOUR, "--set=gpus=4"))["resources"]
+    assert with_gpus["limits"] == {"memory": "16Gi", "nvidia.com/gpu": 4}
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [((), True), (("--set=test.enabled=false",), False), (("--set=test.tokenSecret=",), False)],
+)
+def test_notes_name_helm_test_where_there_is_one(flags: Sequence[str], told: bool) -> None:
+    values = CHART / "ci" / "process.yaml"
+    done = helm("install", "shop", CHART, "--dry-run=client", "--values", values, *flags)
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.partition("NOTES:")[2]
+    assert ("\n  helm --namespace default test shop\n" in notes) == told
+    assert "pods --selector" in notes
+
+
 def test_the_test_pod_has_what_it_asks_with_or_there_is_none() -> None:
     pod = one(of_mode("hosts"), "Pod")["spec"]["containers"][0]
     assert pod["args"] == ["embershard", "describe", "--target", "shop-embershard.ml.svc:50051"]
@@ -272,6 +267,15 @@ def test_the_alert_rules_are_those_of_deploy() -> None:
     assert copied.read_bytes() == rules.read_bytes(), "run `make generate`"
     manifest = one(of_mode("process", "--set=prometheusRule.enabled=true"), "PrometheusRule")
     assert manifest["spec"] == yaml.safe_load(rules.read_text())
+
+
+def test_alerts_link_to_where_the_runbook_is() -> None:
+    base = "https://wiki.example/runbook"
+    flags = ("--set=prometheusRule.enabled=true", f"--set=prometheusRule.runbookBase={base}")
+    groups = one(of_mode("process", *flags), "PrometheusRule")["spec"]["groups"]
+    links = {rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"] if "alert" in rule}
+    assert f"{base}#disk-full" in links
+    assert all(link.startswith(f"{base}#") for link in links)
 
 
 def test_the_schema_knows_every_value() -> None:

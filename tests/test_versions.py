@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.command import refused, told
+from support.command import refused, shown, told
 from support.service import Service
 
 import embershard
@@ -185,10 +185,10 @@ def test_the_command_line_does_it_all(client: Client, service: Service, monkeypa
     fill(client, 11)
     assert told("load", good) == {"version": good}
     assert told("lookup", "--ids", "left=1", "--pinned-version", good)["features"]["left"]["vectors"] == [[10] * 3]
-    assert told("activate", good)["activated"] == good
+    assert shown("activate", good)[1:] == [f"activated {good}", f"before {good + 1}, which a rollback serves again"]
     assert told("lookup", "--ids", "left=1")["features"]["left"]["vectors"] == [[10] * 3]
     assert {one["version"] for one in told("versions")["versions"] if one["rollback"]} == {good + 1}
-    assert told("rollback")["before"] == 0
+    assert shown("rollback")[2] == "nothing is left to roll back to"
     assert "nothing to roll back to" in refused("rollback")
 
 

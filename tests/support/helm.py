@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,37 @@ def tool(name: str) -> Path:
 def helm(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [str(tool("helm")), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def rendered(*arguments: object) -> list[dict[str, Any]]:
+    """The manifests that the chart gives."""
+    done = helm("template", "shop", CHART, "--namespace", "ml", *arguments)
+    assert done.returncode == 0, done.stderr
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+def of_mode(mode: str, *arguments: object) -> list[dict[str, Any]]:
+    """With the values that ci/ has for a mode."""
+    return rendered("--values", CHART / "ci" / f"{mode}.yaml", *arguments)
+
+
+def one(manifests: Sequence[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
+    """The one manifest of a kind, and of a name that ends so."""
+    (found,) = (
+        manifest for manifest in manifests if manifest["kind"] == kind and manifest["metadata"]["name"].endswith(name)
+    )
+    return found
+
+
+def container(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """That in which ranks run."""
+    found: dict[str, Any] = one(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def environment(manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """{variable: value} of that container."""
+    return {variable["name"]: variable.get("value") for variable in container(manifests)["env"]}
 
 
 class Releases:

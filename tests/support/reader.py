@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import ssl
 import subprocess
 import tomllib
@@ -17,8 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import kubernetes_validate
 import numpy as np
-from cryptography import x509
+import yaml
 from embershard_server.options import parser as server_parser
 from embershard_server.tokens import load_tokens
 from torch.distributed.run import get_args_parser
@@ -54,6 +54,7 @@ class Reader:
             "py": self._python,
             "python": self._python,
             "sh": self._shell,
+            "yaml": lambda manifests: check_manifests(manifests.text),
         }
         if block.language not in languages:
             raise AssertionError(f"{block.where}: no rule for ```{block.language}")
@@ -72,6 +73,7 @@ class Reader:
             "10.0.0.7:50051": lambda: self._service.target,
             "localhost:50051": lambda: self._secured().target.replace("127.0.0.1", "localhost"),
             " secrets/": self._secrets,
+            " deploy/prometheus/": lambda: f" {ROOT}/deploy/prometheus/",
             "http://127.0.0.1:9464": lambda: self._service.metrics[0],
             "https://localhost:9464": lambda: self._secured().metrics[0].replace("127.0.0.1", "localhost"),
             "new/": lambda: str(copied_pair(self._folder / "secrets", self._folder / "new")) + "/",
@@ -121,19 +123,18 @@ class Reader:
             (r"embershard train .*", lambda text: self._check_program("embershard.train", shlex.split(text)[2:])),
             (r"embershard (doctor|loadtest --ramp .*)", flags_of_command),  # long; they have tests of their own
             (r"embershard credentials secrets/( .*)?", flags_of_command),  # what is replaced has done it
+            (r"embershard rollback", self._rollback),
             (r"embershard loadtest .*", load_test),
             (r"embershard .*", self._command),
             (r"torchrun .*", self._torchrun),
             (r"curl( --fail)?( --cacert \S+)? \S+", fetch),
-            (r"openssl (x509|s_client) .*", show_certificate),
-            (r"(buf|cp|df|du|ls|mkdir|mv|openssl rand|sed) .*", bash),
+            (r"(buf|cp|df|du|ls|mkdir|mv|openssl|sed) .*", bash),
             (r"helm (install|test|upgrade) .*", self._releases.take),
-            (
-                r'(EMBERSHARD_\w+=(\S+|"\$\(id -u\)") )*(docker (build|run|compose)|kubectl (create|delete)) .*',
-                files_are_there,
-            ),
+            (r'(EMBERSHARD_\w+=(\S+|"\$\(id -u\)") )*docker (build|run|compose) .*', files_are_there),
+            (r"kubectl (apply|create|delete|exec|scale|wait) .*", files_are_there),
             (r"source \.venv/bin/activate|export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1", lambda _: None),
             (r"pip install( --upgrade)? '(\.|embershard)\[cpu\]'", lambda _: None),
+            (r"sudo (mv|chown -R embershard:) .*", path_is_there),
             (r"sudo systemctl (start|stop|restart) embershard", lambda _: None),
             (r"journalctl (--unit embershard|--dmesg)( --(lines|since|grep) (\d+|\"[^\"]+\"))*", lambda _: None),
         )
@@ -150,11 +151,18 @@ class Reader:
         assert status == 0, errors
         assert output
 
+    def _rollback(self, text: str) -> None:
+        """Of an activation, which pages don't have before it."""
+        self._command(f"embershard activate {self._newest()}")
+        self._command(text)
+
     def _serve(self, text: str) -> None:
         """Starts it, unless the data directory has a server already."""
         given = self._check_program("embershard_server", shlex.split(text)[2:])
         lock = given.data_dir / "lock"
-        if not lock.exists() or not Path(f"/proc/{lock.read_text().strip()}").exists():
+        if given.check:
+            bash(text)
+        elif not lock.exists() or not Path(f"/proc/{lock.read_text().strip()}").exists():
             with Service(given.config, given.data_dir) as started, Client(started.target) as client:
                 client.describe()
 
@@ -201,21 +209,16 @@ def files_are_there(text: str) -> None:
         assert (ROOT / name).exists(), name
 
 
-def show_certificate(text: str) -> None:
-    """As openssl does: of a file, or of a server, which the authority must have signed."""
-    words = shlex.split(text.partition(" <")[0])
-    given = dict(pairwise(words))
-    if words[1] == "x509":
-        assert x509.load_pem_x509_certificate(Path(given["-in"]).read_bytes()).not_valid_after_utc
-        return
-    host, _, port = given["-connect"].partition(":")
-    context = ssl.create_default_context(cafile=given["-CAfile"])
-    context.set_alpn_protocols([given["-alpn"]])
-    with (
-        socket.create_connection((host, int(port))) as plain,
-        context.wrap_socket(plain, server_hostname=host) as encrypted,
-    ):
-        assert encrypted.getpeercert()
+def check_manifests(text: str) -> None:
+    """Kubernetes would take them."""
+    for manifest in yaml.safe_load_all(text):
+        kubernetes_validate.validate(manifest, "1.37", strict=True)
+
+
+def path_is_there(text: str) -> None:
+    """What only the administrator may move or give away, and is left where it is."""
+    words = shlex.split(text)
+    assert Path(words[2] if words[1] == "mv" else words[-1]).exists(), text
 
 
 def copied_pair(secrets: Path, target: Path) -> Path:

@@ -38,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given and given[0] in BECOMING:
             BECOMING[given[0]](given[1:])
-        options = parser().parse_args(given)
+        options, unknown = parser().parse_known_args(given)
+        if unknown:  # which the command's own usage answers, not that of all commands
+            options.usage_error(f"unrecognized arguments: {' '.join(unknown)}")
         answer: Answer = options.run(options)
         _print(answer, as_json=options.json)
     except EmbershardError as error:

@@ -37,6 +37,7 @@ def parser() -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    made.set_defaults(usage_error=made.error)
     made.add_argument("--version", action="version", version=f"embershard {__version__}")
     made_commands = made.add_subparsers(metavar="COMMAND", required=True)
 

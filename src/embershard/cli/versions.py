@@ -131,9 +131,10 @@ def rollback(options: Namespace) -> Answer:
 
 
 def _activated(done: pb.ActivateResponse) -> Answer:
+    back = f"before {done.before}, which a rollback serves again" if done.before else "nothing is left to roll back to"
     return Answer(
         document={"version": done.version, "activated": done.activated, "before": done.before},
-        lines=[f"version {done.version}", f"activated {done.activated}", f"before {done.before or 'none'}"],
+        lines=[f"version {done.version}", f"activated {done.activated}", back],
     )
 
 

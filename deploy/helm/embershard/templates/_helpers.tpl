@@ -50,6 +50,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- default (include "embershard.host" .) .Values.tls.serverName -}}
 {{- end -}}
 
+{{/* Whether `helm test` is wanted, and has what it asks with: yes, or nothing. */}}
+{{- define "embershard.testable" -}}
+{{- $v := .Values -}}
+{{- if and $v.test.enabled (or (not $v.tokens.existingSecret) $v.test.tokenSecret) (or (not $v.tls.clientCertificates) $v.test.clientSecret) -}}
+yes
+{{- end -}}
+{{- end -}}
+
 {{/* How a port of a host's n-th rank is called: grpc, grpc-1, grpc-2 … */}}
 {{- define "embershard.port" -}}
 {{- index . 0 }}{{ if gt (int (index . 1)) 0 }}-{{ index . 1 }}{{ end -}}
