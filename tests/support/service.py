@@ -28,6 +28,7 @@ class Service:
         listen: str = "127.0.0.1:0",
         launcher: Sequence[str] = (),
         meeting: Sequence[str] = ("--standalone",),
+        program: Sequence[str] = ("-m", "embershard_server"),
         flags: Sequence[str | Path] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -40,7 +41,7 @@ class Service:
             data_dir.mkdir(parents=True, exist_ok=True)
             (data_dir / "collection.toml").write_text(config)
             config = data_dir / "collection.toml"
-        server = ["-m", "embershard_server", "--config", str(config), "--listen", listen, "--data-dir", str(data_dir)]
+        server = [*program, "--config", str(config), "--listen", listen, "--data-dir", str(data_dir)]
         server += map(str, flags)
         torchrun = ["-m", "torch.distributed.run", *meeting, "--nproc-per-node", str(ranks), *launcher]
         self._ranks, self.size = ranks, max(ranks, 1)
