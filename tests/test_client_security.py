@@ -97,7 +97,8 @@ def test_credentials_for_trials_serve_and_are_not_overwritten(tmp_path: Path) ->
         (serve,) = (line for line in lines if "--config" in line)
         assert f"--listen {listen}:50051" in serve
         assert any("--tls-cert" in line for line in lines)
-    assert "--host 'a..b': is no name of a host" in refused("credentials", tmp_path / "bad", "--host", "a..b")
+    for bad in ("a..b", "", "a.example:50051", "https://a.example", "10.0.0.0/8", "a\nb"):
+        assert f"--host {bad!r}: is no name of a host" in refused("credentials", tmp_path / "bad", "--host", bad)
     assert not (tmp_path / "bad").exists()
     server = [
         "--tls-cert",

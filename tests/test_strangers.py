@@ -77,15 +77,14 @@ def test_health_is_asked_nonsense_and_for_nobody(service: Service, channel: grpc
 def test_watches_of_health_are_calls_like_others(service: Service, channel: grpc.Channel) -> None:
     other = grpc.insecure_channel(service.target, options=[("grpc.use_local_subchannel_pool", 1)])
     stubs = [health_pb2_grpc.HealthStub(one) for one in (channel, other)]
-    watches, refused = [], 0
+    watches, codes = [], set()
     for stub in stubs * 30:
         watches.append(stub.Watch(health_pb2.HealthCheckRequest(), timeout=60))
         try:
             next(watches[-1])
         except grpc.RpcError as error:
-            assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-            refused += 1
-    assert 0 < refused < 60
+            codes.add(error.code())
+    assert codes == {grpc.StatusCode.RESOURCE_EXHAUSTED}
     with Client(service.target) as client:  # and there is room for somebody else
         assert client.lookup({"t": [1]})["t"].shape == (1, 3)
     for watch in watches:

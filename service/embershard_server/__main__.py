@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from embershard.errors import EmbershardError
 from embershard.heap import keep_freed_memory
-from embershard_server.address import check_free, of_rank
+from embershard_server.address import check_apart, check_free, of_rank
 from embershard_server.logs import set_up
 from embershard_server.options import parse
 
@@ -63,6 +63,7 @@ def _serve(options: argparse.Namespace, rank: int) -> int:
         for flag, listen in (("--listen", options.listen), ("--metrics-listen", options.metrics_listen))
         if listen
     }
+    check_apart(addresses, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     address = addresses["--listen"]
     protection = protection_of(options, addresses)
     flags = " --ca CA.pem" * bool(protection.certificates) + " --token-file FILE" * bool(protection.access)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
+from itertools import combinations
 
 from embershard.errors import ConfigError
 from embershard.loopback import is_loopback
@@ -34,6 +36,25 @@ def check_plaintext(address: str, *, flag: str, encrypted: bool, allowed: bool) 
             "give --tls-cert and --tls-key (`embershard credentials` makes some for trials), or listen on 127.0.0.1, "
             "or ask for it by --plaintext, where something else encrypts"
         )
+
+
+def check_apart(addresses: Mapping[str, str], ranks: int) -> None:
+    """Whether the ports that so many ranks of a host take, from those of the first on, are apart.
+
+    Args:
+        addresses: {flag: the address of one of them}.
+        ranks: how many there are.
+
+    Raises:
+        ConfigError: they aren't.
+    """
+    ports = {flag: int(address.rpartition(":")[2]) for flag, address in addresses.items()}
+    for (one, first), (other, second) in combinations(ports.items(), 2):
+        if first and second and abs(first - second) < ranks:
+            raise ConfigError(
+                f"{one} {addresses[one]} and {other} {addresses[other]}: a host's {ranks} rank(s) take as many ports "
+                "from each on; keep them apart"
+            )
 
 
 def check_free(address: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import secrets
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from embershard.bearer import ROLES, digest_of
+from embershard.cli import flags
 from embershard.cli.answer import Answer, need_packages
 from embershard.errors import InvalidInput
 
@@ -32,6 +34,7 @@ With --json: {"folder": "secrets", "files": ["ca.pem", …], "hosts": ["localhos
 """
 _LASTS_DAYS: Final = 365
 _AUTHORITY_LASTS_DAYS: Final = 3650
+_LABEL: Final = "[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 _ALWAYS: Final = ("localhost", "127.0.0.1", "::1")
 
 
@@ -43,7 +46,7 @@ def add_credentials(command: Command) -> None:
         "Writes certificates and tokens for trials.",
         CREDENTIALS,
     )
-    one.add_argument("folder", type=Path, metavar="FOLDER", help="where they go; it is made if it isn't there")
+    one.add_argument("folder", type=flags.file, metavar="FOLDER", help="where they go; it is made if it isn't there")
     one.add_argument(
         "--host",
         action="append",
@@ -80,15 +83,19 @@ def _next(folder: Path, hosts: Sequence[str], own: Sequence[str]) -> Iterator[st
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:
+    written: list[Path] = []
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if there := sorted(name for name in files if os.path.lexists(folder / name)):
             raise InvalidInput(f"{folder}: has {', '.join(there)} already, and was left as it is: give another folder")
         for name, data in files.items():
             handle = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            written.append(folder / name)
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
     except OSError as error:
+        for path in written:  # so that it can be tried again
+            path.unlink()
         raise InvalidInput(f"{error.filename or folder}: can't be written: {error.strerror}") from error
 
 
@@ -122,10 +129,10 @@ def _certificates(hosts: Sequence[str]) -> dict[str, bytes]:
         ("server", hosts[-1] if len(hosts) > len(_ALWAYS) else hosts[0], hosts, ExtendedKeyUsageOID.SERVER_AUTH),
         ("client", "embershard trial client", ["client"], ExtendedKeyUsageOID.CLIENT_AUTH),
     ):
-        own = ec.generate_private_key(ec.SECP256R1())
+        own, others = ec.generate_private_key(ec.SECP256R1()), [_general(one) for one in names]
         certificate = (
             _builder(_name(subject), name, own, days=_LASTS_DAYS)
-            .add_extension(x509.SubjectAlternativeName([_general(one) for one in names]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(others), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(authority=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
@@ -193,6 +200,9 @@ def _general(host: str) -> Any:
     except ValueError:
         pass  # it is a name
     try:
-        return x509.DNSName(host.encode("idna").decode())
-    except UnicodeError as error:
-        raise InvalidInput(f"--host {host!r}: is no name of a host, and no address") from error
+        name = host.encode("idna").decode()
+    except UnicodeError:
+        name = ""
+    if not re.fullmatch(rf"(\*\.)?{_LABEL}(\.{_LABEL})*", name):
+        raise InvalidInput(f"--host {host!r}: is no name of a host, and no address: leave port and scheme out")
+    return x509.DNSName(name)
