@@ -131,7 +131,7 @@ def test_who_has_no_token_is_called_by_the_certificate_in_logs(tmp_path: Path) -
         own = {"certificate": tmp_path / "client.pem", "key": tmp_path / "client.key"}
         with Client(service.target, security=Security(ca=tmp_path / "ca.pem", **own)) as client:
             client.list_versions()  # without tokens, a certificate is enough
-        service.wait_said("embershard trial client calls ListVersions")
+        service.wait_said("certificate 'embershard trial client' calls ListVersions")
 
 
 def test_a_job_publishes_with_the_token_of_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from embershard_server.address import check_apart
 
 from embershard.errors import ConfigError
-from embershard_server.address import check_apart
 
 ROOT = Path(__file__).parents[1]
 
