@@ -37,6 +37,8 @@ SERVER = {
     FBGEMM["cpu"]: "fbgemm_gpu",
     "pydantic": "pydantic",
     "xxhash": "xxhash",
+    "cryptography": "cryptography",
+    "prometheus-client": "prometheus_client",
     "safetensors": "safetensors",
     "psutil": "psutil",
     "tqdm": "tqdm",
