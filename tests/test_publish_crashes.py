@@ -32,6 +32,7 @@ def killed(service: Service) -> None:
     service.ended()
 
 
+@pytest.mark.slow
 def test_files_stay_as_long_as_the_log_needs_them_and_no_longer(tmp_path: Path) -> None:
     data = tmp_path / "data"
     service = Service(LOG, data).wait()

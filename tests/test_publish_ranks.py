@@ -103,7 +103,7 @@ def kill(service: Service) -> None:
 
 @pytest.mark.parametrize(
     ("trained_on", "served_on"),
-    [(0, 0), (2, 0), pytest.param(0, 2, marks=pytest.mark.slow), pytest.param(2, 2, marks=pytest.mark.slow)],
+    [(0, 0), *(pytest.param(*worlds, marks=pytest.mark.slow) for worlds in ((2, 0), (0, 2), (2, 2)))],
 )
 def test_a_service_follows_a_job_bit_for_bit_and_comes_back_so(
     tmp_path: Path, world: Callable[[int], Ranks], trained_on: int, served_on: int

@@ -282,7 +282,9 @@ def test_a_snapshot_that_cannot_be_written_is_told_and_the_service_goes_on(tmp_p
         assert "the last snapshot failed" in service.output
 
 
-@pytest.mark.parametrize("ranks", [0, 2], ids=["local", "torchrec-2"])
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(0, id="local"), pytest.param(2, id="torchrec-2", marks=pytest.mark.slow)]
+)
 def test_a_data_directory_is_held_by_one_server_and_tried_out_at_start(tmp_path: Path, ranks: int) -> None:
     with Service(SERVED, tmp_path / "one") as running:
         second = Service(SERVED, tmp_path / "one", ranks=ranks)
