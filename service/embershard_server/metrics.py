@@ -149,7 +149,7 @@ def _lookups(sources: Sources) -> Metrics:
 
 
 def _queue(sources: Sources) -> Metrics:
-    waiting, limits = sources.ticker.waiting, sources.replica.engine.config.limits
+    waiting, limits = sources.ticker.queue.waiting, sources.replica.engine.config.limits
     requests = {(lane,): count for lane, (count, _) in waiting.items()}
     yield gauge("queued_requests", "Requests that wait for a tick now.", ["lane"], requests)
     numbers = {(lane,): count for lane, (_, count) in waiting.items()}

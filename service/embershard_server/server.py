@@ -105,7 +105,7 @@ class Server:
         shared = gate, self._meters
         handlers = [
             # Not the generated ones, as `codec` serialises lookups and `handlers` reads requests.
-            service(EMBEDDING, embedding(servicers, ticker.check_lookup), *shared, self._observing.tracing),
+            service(EMBEDDING, embedding(servicers, ticker.queue.check_lookup), *shared, self._observing.tracing),
             service(ADMIN, admin(servicers), *shared, self._observing.tracing),
             self._health.handler(*shared),
             *reflection_handlers([*SERVICES, health.SERVICE_NAME], *shared),

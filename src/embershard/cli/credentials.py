@@ -198,11 +198,14 @@ def _general(host: str) -> Any:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        pass  # it is a name
+        return x509.DNSName(_dns_name(host))
+
+
+def _dns_name(host: str) -> str:
     try:
         name = host.encode("idna").decode()
     except UnicodeError:
         name = ""
     if not re.fullmatch(rf"(\*\.)?{_LABEL}(\.{_LABEL})*", name):
         raise InvalidInput(f"--host {host!r}: is no name of a host, and no address: leave port and scheme out")
-    return x509.DNSName(name)
+    return name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, TypeVar
 
-from embershard.client.security import Security
+from embershard.client.security import Security, opened
 from embershard.client.wire import (
     PIECE_BYTES,
     Features,
@@ -30,9 +30,7 @@ class AdminCalls:
     def __init__(self, target: str, timeout_s: float, security: Security | None) -> None:
         self.target = checked_target(target)
         self._timeout_s = timeout_s
-        security = security or Security.from_environment()
-        self._metadata = security.metadata
-        self._channel = security.channel(target, channel_options())
+        self._channel, self._metadata = opened(target, channel_options(), security)
         self._admin = rpc.AdminServiceStub(self._channel)
 
     def close(self) -> None:

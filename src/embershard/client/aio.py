@@ -13,7 +13,7 @@ from embershard.client.answers import Asked, read_answer
 from embershard.client.connecting import why_async
 from embershard.client.delivery import Senders, Waits
 from embershard.client.resend import AsyncUnanswered
-from embershard.client.security import Security
+from embershard.client.security import Security, opened
 from embershard.client.throttle import Throttle
 from embershard.client.wire import (
     PIECE_BYTES,
@@ -48,9 +48,7 @@ class AsyncClient:
         self.target = checked_target(target)
         self._timeout_s = timeout_s
         self._senders, self._lookups = Senders(), Throttle()
-        security = security or Security.from_environment()
-        self._metadata = security.metadata
-        self._channel = security.channel(target, channel_options(), aio=True)
+        self._channel, self._metadata = opened(target, channel_options(), security, aio=True)
         self._embedding = embedding_stub(self._channel)
         self._admin = rpc.AdminServiceStub(self._channel)
 

@@ -113,6 +113,18 @@ class Security:
         return grpc.ssl_channel_credentials(roots, pair.key, pair.chain)
 
 
+def opened(
+    target: str, options: Sequence[tuple[str, Any]], security: Security | None, *, aio: bool = False
+) -> tuple[Any, Metadata]:
+    """A channel as `security` says, or else the environment; and what goes with each call.
+
+    Raises:
+        InvalidInput: as `Security.channel` and `Security.from_environment`.
+    """
+    security = security or Security.from_environment()
+    return security.channel(target, options, aio=aio), security.metadata
+
+
 _VARIABLES: Mapping[str, str] = {
     "ca": "CA",
     "certificate": "CLIENT_CERT",

@@ -126,13 +126,19 @@ class Engine(ABC):
     def _kernel(self, group: Group) -> Any:
         """FBGEMM's table-batched embedding of this rank's rows."""
 
-    def at_hand(self, part: RowBatch) -> NDArray[np.float32] | None:  # noqa: ARG002  # for engines that can
-        """The answers [N, D] of a part that is `as_is`, if this process can read them with next to nothing done."""
+    def placed(self, part: RowBatch) -> tuple[Shard, NDArray[np.int64]] | None:  # noqa: ARG002  # for engines that can
+        """Where this process has all rows [N] of a part that is `as_is`: in a shard, by their numbers there."""
         return None
 
-    def books_at_hand(self, part: RowBatch) -> NDArray[np.int32]:
-        """The books [N, 3] of the rows of such a part, as `books` has them."""
-        raise NotImplementedError
+    def at_hand(self, part: RowBatch) -> NDArray[np.float32] | None:
+        """The answers [N, D] of a part that is `as_is`, if this process can read them with next to nothing done."""
+        placed = self.placed(part)
+        return None if placed is None or placed[0].array is None else placed[0].array.take(placed[1], axis=0)
+
+    def books_at_hand(self, part: RowBatch) -> NDArray[np.int32] | None:
+        """The books [N, 3] of its rows, as `books` has them, likewise."""
+        placed = self.placed(part)
+        return None if placed is None else placed[0].books.at_hand(placed[1])
 
     @abstractmethod
     def to_owners(self, group: Group, physical_M: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor | None]:

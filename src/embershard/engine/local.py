@@ -56,18 +56,8 @@ class LocalEngine(Engine):
     def _gather(self, group: Group, physical_M: Tensor) -> Tensor:
         return taken(self.shards[group.name].weight, physical_M)
 
-    def at_hand(self, part: RowBatch) -> NDArray[np.float32] | None:
-        """As `Engine.at_hand`."""
-        shard, rows_N = self._place(part)
-        return None if shard.array is None else shard.array.take(rows_N, axis=0)
-
-    def books_at_hand(self, part: RowBatch) -> NDArray[np.int32]:
-        """As `Engine.books_at_hand`."""
-        shard, rows_N = self._place(part)
-        return shard.books.at_hand(rows_N)
-
-    def _place(self, part: RowBatch) -> tuple[Shard, NDArray[np.int64]]:
-        """The shard of a part that is `as_is`, and its rows there."""
+    def placed(self, part: RowBatch) -> tuple[Shard, NDArray[np.int64]]:
+        """As `Engine.placed`."""
         if self._placed is not self.groups:
             self._placed = self.groups
             self._places = {

@@ -12,11 +12,7 @@ from embershard.engine.work import Work, work_of_reads
 from embershard.errors import InvalidInput
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from embershard.collection import Read
-    from embershard.compose import RowBatch
     from embershard.engine.base import Engine
     from embershard.engine.jobs import LookupJob
     from embershard.engine.replica import Replica
@@ -49,24 +45,24 @@ class Lookups:
 
     def answer(self, read: Read, *, with_counts: bool) -> Answer:
         """A lookup alone, where no other rank takes part."""
-        if (vectors := self._at_hand(read)) is not None:
-            counts = [self._counts_at_hand(part) for part in read.parts] if with_counts else []
-            return Answer(vectors=vectors, counts=counts, version=self._replica.version)
+        if (answer := self._at_hand(read, with_counts=with_counts)) is not None:
+            return answer
         reads, curious = [read], [read] if with_counts else []
         (found,) = look_up(self._replica.engine, reads, curious, work_of_reads(reads, curious))
         return found.at(self._replica.version)
 
-    def _at_hand(self, read: Read) -> list[NDArray[np.float32]] | None:
+    def _at_hand(self, read: Read, *, with_counts: bool) -> Answer | None:
         """What is answered of rows that are asked for as they are; None if anything is to be done with any."""
-        found = []
+        vectors, counts = [], []
         for part in read.parts:
             if not part.as_is or (vectors_ND := self._replica.engine.at_hand(part)) is None:
                 return None
-            found.append(vectors_ND)
-        return found
-
-    def _counts_at_hand(self, part: RowBatch) -> IdCounts:
-        return IdCounts.of(part, [self._replica.engine.books_at_hand(part)])
+            vectors.append(vectors_ND)
+            if with_counts:
+                if (books_N3 := self._replica.engine.books_at_hand(part)) is None:
+                    return None
+                counts.append(IdCounts.of(part, [books_N3]))
+        return Answer(vectors=vectors, counts=counts, version=self._replica.version)
 
     def serve(self, jobs: Sequence[LookupJob], work: Work) -> None:
         """Joint: one gather for all lookups of all ranks."""

@@ -85,15 +85,17 @@ class Ticker:
         self._replica, self._world = replica, replica.engine.world
         self._actions, self._chore, self._farewell = actions, chore, farewell
         self._asked_to_leave, self._lost = asked_to_leave, lost
-        self._agreement, self._now_s = Agreement(replica.engine, list(actions)), 0
+        self._agreement = Agreement(replica.engine, list(actions))
+        self._now_s = 0
         self._alone = alone = self._world.size == 1
         self._heartbeat_s = float("inf") if alone else HEARTBEAT_S
         config = replica.engine.config
-        self._queue = JobQueue(config.limits, merged_lookups=1 if alone else MERGED_LOOKUPS)
-        self._pipeline, self._lookups = Pipeline(replica, self._queue, log, config), Lookups(replica)
+        self.queue = JobQueue(config.limits, merged_lookups=1 if alone else MERGED_LOOKUPS)
+        """What waits for a tick."""
+        self._pipeline, self._lookups = Pipeline(replica, self.queue, log, config), Lookups(replica)
         # Whoever has it may be at the rows, unless they may be of half an update.
         self._rows, self._torn = threading.Lock(), False
-        self._wake = self._queue.changed
+        self._wake = self.queue.changed
         # How often the group slept, the last sleep from which it was woken, and whether it doesn't sleep now.
         self._sleeps, self._woken, self._awake = 0, -1, False
         # Whether lookups of any rank had to wait for this tick, or were answered before it.
@@ -106,11 +108,6 @@ class Ticker:
     def version(self) -> int:
         """What lookups read now."""
         return self._replica.served
-
-    @property
-    def waiting(self) -> dict[str, tuple[int, int]]:
-        """As `JobQueue.waiting`."""
-        return self._queue.waiting
 
     @property
     def applied_s(self) -> float:
@@ -138,7 +135,7 @@ class Ticker:
             Overloaded: the queue is full.
             Unavailable: the engine has ended.
         """
-        self._queue.put(job)
+        self.queue.put(job)
         return job.done
 
     def answer(self, read: Read, *, min_version: int, with_counts: bool) -> Answer | None:
@@ -148,7 +145,7 @@ class Ticker:
         Raises:
             InvalidInput: tables have changed since it was prepared, and lack an id.
         """
-        if not self._alone or self._queue.lookups_wait or not self._rows.acquire(blocking=False):
+        if not self._alone or self.queue.lookups_wait or not self._rows.acquire(blocking=False):
             return None
         try:
             if self._torn or min_version > self.version:
@@ -161,28 +158,24 @@ class Ticker:
         finally:
             self._rows.release()
         if self._pipeline.sighted:
-            self._queue.nudge()
+            self.queue.nudge()
         return answer
 
     def ask(self, job: LookupJob | ActionJob) -> Future[Any]:
         """Queues what this rank itself wants, for which there is always room: whoever ends for lack of it ends all."""
-        self._queue.put_own(job)
+        self.queue.put_own(job)
         return job.done
-
-    def check_lookup(self, caller: str) -> None:
-        """Overloaded if there is no room for a lookup of a caller; from any thread."""
-        self._queue.check_lookup(caller)
 
     def nudge(self) -> None:
         """Tells that there are chores; from any thread."""
-        self._queue.nudge()
+        self.queue.nudge()
 
     def leave(self, *, ready: bool) -> None:
         """Asks all ranks to leave. A rank that brings nothing more is ready, and the group leaves once all are."""
         with self._wake:
             self._asks, self._ready, self._news = True, ready, True
             self._wake.notify()
-        self._queue.refuse_early(Unavailable("the server is stopping before that version; ask again, or elsewhere"))
+        self.queue.refuse_early(Unavailable("the server is stopping before that version; ask again, or elsewhere"))
 
     def _run(self) -> None:
         try:
@@ -191,7 +184,7 @@ class Ticker:
             while self._tick(self._next()):
                 self._work()
             self._farewell()
-            self._queue.close(Unavailable("the server is stopping; try again in a moment, or elsewhere"))
+            self.queue.close(Unavailable("the server is stopping; try again in a moment, or elsewhere"))
         except BaseException as error:  # ranks may differ now, whatever it was: the process must end
             self._pipeline.end(
                 Unavailable("the server's engine failed and must start again; this may have been applied")
@@ -204,7 +197,7 @@ class Ticker:
             self._wake.notify()
 
     def _fail(self, error: BaseException) -> None:
-        if self._queue.close(Unavailable("the server's engine has failed and must start again; try again later")):
+        if self.queue.close(Unavailable("the server's engine has failed and must start again; try again later")):
             self._lost(error)
 
     def _next(self) -> Load:
@@ -213,15 +206,15 @@ class Ticker:
         working = True
         while True:
             with self._wake:
-                load = self._queue.take(self.version)
+                load = self.queue.take(self.version)
                 wanted = load.jobs or self._news or self._pipeline.due or self._woken >= self._sleeps
                 if wanted or heartbeat <= time.monotonic():
                     self._news = False
                     return load
-                if not working and not self._queue.nudged:
-                    wait_s = min(heartbeat, self._queue.next_deadline()) - time.monotonic()
+                if not working and not self.queue.nudged:
+                    wait_s = min(heartbeat, self.queue.next_deadline()) - time.monotonic()
                     self._wake.wait(None if wait_s == float("inf") else min(max(wait_s, 0), threading.TIMEOUT_MAX))
-                self._queue.nudged = False
+                self.queue.nudged = False
             working = self._work()
 
     def _work(self) -> bool:
